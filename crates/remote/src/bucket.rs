@@ -15,6 +15,11 @@ use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer, error_o
 /// The pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A longer object is put in parts: S3 takes no whole one above 5 GiB, and memory has a whole one twice.
+const WHOLE_BYTES_MAX: u64 = 16 << 20;
+/// The bytes of a part. S3 takes no shorter ones than 5 MiB, and no more than `PARTS_MAX`.
+const PART_BYTES: u64 = 8 << 20;
+const PARTS_MAX: u64 = 10_000;
 /// Puts that race at a probe.
 const PROBERS: usize = 8;
 
@@ -40,7 +45,12 @@ impl Bucket {
     ///
     /// # Errors
     /// The last error of the store, once the patience has ended.
-    fn attempt<T>(&self, verb: &str, name: &str, call: impl Fn() -> StoreResult<T>) -> Result<T> {
+    fn attempt<T>(
+        &self,
+        verb: &str,
+        name: &str,
+        mut call: impl FnMut() -> StoreResult<T>,
+    ) -> Result<T> {
         let until = self.timer.now().saturating_add(self.patience);
         let mut pause = PAUSE_MIN;
         loop {
@@ -88,6 +98,40 @@ impl Bucket {
 
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.attempt("put", name, || self.store.put(name, bytes))
+    }
+
+    /// Puts an object of `len` bytes that `read` returns by ranges: a long one in parts, so that only a few of them are in
+    /// memory. Each attempt begins again.
+    ///
+    /// No part of a long object is put by a condition. Names of tables and parts have the range and the claimant, so an
+    /// object under such a name, whenever it takes effect, has the same bytes; and the journal names it only after this.
+    ///
+    /// # Errors
+    /// Those of the store, and of `read`.
+    pub(crate) fn put_long(
+        &self,
+        name: &str,
+        len: u64,
+        read: &mut dyn FnMut(Range<u64>) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        if len <= WHOLE_BYTES_MAX {
+            return self.put(name, &read(0..len)?);
+        }
+        let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX));
+        let mut failed = None;
+        let put = self.attempt("put", name, || {
+            let begins = (0..len).step_by(part_bytes as usize);
+            let mut parts = begins.map(|begin| {
+                read(begin..len.min(begin + part_bytes)).map_err(|error| {
+                    let message = error.to_string();
+                    failed = Some(error);
+                    // Another attempt would read the same.
+                    StoreError { is_transient: false, message }
+                })
+            });
+            self.store.put_parts(name, &mut parts)
+        });
+        put.map_err(|error| failed.unwrap_or(error))
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {

@@ -377,14 +377,20 @@ pub(crate) fn copy(from: &Settings, to: &Settings) -> Result<Amount> {
         return Err(Error::new(ErrorKind::InvalidArgument, "the bucket has no database"));
     }
     let mut copied = Amount::default();
-    for object in folder.objects() {
-        let bytes = history
-            .bucket
-            .get(&object)?
-            .ok_or_else(|| Error::corruption(Path::new(&*object), None, "the object is missing"))?;
-        target.put(&object, &bytes)?;
+    let mut objects = BTreeMap::new();
+    folder = note_needs(&mut objects, folder);
+    let bucket = history.bucket.clone();
+    for (object, len) in objects {
+        target.put_long(&object, len, &mut |range| {
+            history.renew()?;
+            let wanted = range.end - range.start;
+            let bytes = bucket.get_range(&object, range)?;
+            let whole = bytes.filter(|bytes| bytes.len() as u64 == wanted);
+            let what = "the object is missing, or ends too early";
+            whole.ok_or_else(|| Error::corruption(Path::new(&*object), None, what))
+        })?;
         copied.objects += 1;
-        copied.bytes += bytes.len() as u64;
+        copied.bytes += len;
         history.renew()?;
     }
     // The history stays where it is. No folder is that of the copy's writer: the folder of the old one would be made as

@@ -277,7 +277,7 @@ impl Remote {
     /// The objects that were copied until then stay, and another attempt puts them once more.
     ///
     /// # Cost
-    /// A GET and a put for each object of the newest state, one after the other; the largest is in memory.
+    /// A GET and a put for each object of the newest state, one after the other; above 16 MiB, for each 8 MiB of it.
     pub fn copy_to(&self, other: &Remote) -> Result<Amount> {
         copy(&self.0, &other.0)
     }

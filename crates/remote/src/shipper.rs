@@ -419,11 +419,12 @@ impl Shipper {
         file: &dyn File,
     ) -> Result<ObjectPiece> {
         let len = range.end - range.start;
-        let mut bytes = vec![0; len as usize];
-        read_range(name, file, range.start, &mut bytes)?;
         let object = self.data_name(kind, name, &range);
-        // Not conditional: the name has the claimant, and no journal object names an earlier attempt.
-        self.bucket.put(&object, &bytes)?;
+        self.bucket.put_long(&object, len, &mut |part| {
+            let mut bytes = vec![0; (part.end - part.start) as usize];
+            read_range(name, file, range.start + part.start, &mut bytes)?;
+            Ok(bytes)
+        })?;
         Ok(ObjectPiece { offset: range.start, len, object: object.into(), at: 0 })
     }
 

@@ -1,4 +1,4 @@
-//! [`Store`]: the seven calls of an object store that this crate makes, blocking; [`ObjectStoreCalls`]: the same by
+//! [`Store`]: the calls of an object store that this crate makes, blocking; [`ObjectStoreCalls`]: the same by
 //! the crate `object_store`. [`Timer`]: its waits, which tests replace.
 
 use std::fmt;
@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use object_store::path::Path as ObjectPath;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart,
+};
 use siltstone::clock::{Clock, SystemClock};
 use siltstone::{Error, ErrorKind};
 
@@ -67,6 +69,21 @@ pub trait Store: Send + Sync + 'static {
     /// Puts an object, in the place of an older one.
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()>;
 
+    /// Puts an object that comes in parts, in the place of an older one. All parts but the last have one length, of at
+    /// least 8 MiB. The object appears as a whole, or not at all: after an error, of the store or of a part, what was put
+    /// is given up. The default gathers all parts in memory, and calls [`Store::put`].
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        let mut bytes = Vec::new();
+        for part in parts {
+            bytes.extend(part?);
+        }
+        self.put(name, &bytes)
+    }
+
     /// Returns an object, or `None`.
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>>;
 
@@ -80,6 +97,9 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes an object. No error if there is none.
     fn delete(&self, name: &str) -> StoreResult<()>;
 }
+
+/// Parts of one object that are on their way. Each is in memory.
+const PARTS_AT_ONCE: usize = 4;
 
 /// The time between attempts.
 pub trait Timer: Send + Sync + 'static {
@@ -236,6 +256,44 @@ impl Store for ObjectStoreCalls {
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.put_as(name, bytes, PutMode::Overwrite).map_err(|error| failure(&error))
+    }
+
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        let Some(first) = parts.next() else { return self.put(name, &[]) };
+        let first = first?;
+        let store = self.store.clone();
+        let path = self.path(name);
+        let part_bytes = first.len();
+        let begun = self.run(async move { store.put_multipart(&path).await });
+        let upload = begun.map_err(|error| failure(&error))?;
+        let mut upload = WriteMultipart::new_with_chunk_size(upload, part_bytes);
+        for part in std::iter::once(Ok(first)).chain(parts) {
+            let part = match part {
+                Ok(part) => part,
+                Err(error) => {
+                    // What stays of it is seen by no one, and the bucket's own rule deletes it.
+                    let _ = self.run(upload.abort());
+                    return Err(error);
+                }
+            };
+            let sent = self.run(async move {
+                match upload.wait_for_capacity(PARTS_AT_ONCE).await {
+                    Ok(()) => upload.put(part.into()),
+                    Err(error) => {
+                        let _ = upload.abort().await;
+                        return Err(error);
+                    }
+                }
+                Ok(upload)
+            });
+            upload = sent.map_err(|error| failure(&error))?;
+        }
+        // It gives the upload up if a part fails.
+        self.run(upload.finish()).map(drop).map_err(|error| failure(&error))
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {

@@ -10,6 +10,7 @@ mod files;
 mod history;
 mod hostile;
 mod late;
+mod parts;
 mod restoring;
 mod sim;
 mod sim_model;

@@ -17,6 +17,14 @@ pub trait StoreLayer: Send + Sync + 'static {
         self.inner().put(name, bytes)
     }
 
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        self.inner().put_parts(name, parts)
+    }
+
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         self.inner().get(name)
     }
@@ -50,6 +58,14 @@ impl<L: StoreLayer> Store for Layered<L> {
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.0.put(name, bytes)
+    }
+
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        self.0.put_parts(name, parts)
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
