@@ -4,6 +4,8 @@
 //! the system is not asked, the answer is a careful guess that the docs of the options name.
 
 use std::io;
+use std::sync::OnceLock;
+use std::thread;
 
 /// Memory that a machine is taken to have if the system is not asked for it.
 #[cfg(not(target_os = "linux"))]
@@ -26,6 +28,13 @@ pub fn memory_bytes() -> u64 {
 #[cfg(not(target_os = "linux"))]
 pub fn memory_bytes() -> u64 {
     MEMORY_BYTES_GUESS
+}
+
+/// The number of processors that this process may use, at least 1, as of the first call. On Linux std opens three files of
+/// the process and of its container for each answer, which would be a tenth of an open of a small database.
+pub fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// The number of files that this process may have open at once.

@@ -135,7 +135,6 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
             cache_bytes: default_cache_bytes(),
             write_buffer_bytes: 64 << 20,
@@ -146,7 +145,7 @@ impl Default for Options {
             sync_interval_ms: 1000,
             value_bytes_max: 64 << 20,
             batch_bytes_max: 256 << 20,
-            compaction_threads: default_compaction_threads(cores),
+            compaction_threads: default_compaction_threads(machine::processors()),
             manifest_bytes_max: 4 << 20,
             open_files_max: default_open_files(),
             leased_bytes_max: 16 << 30,
@@ -160,9 +159,9 @@ fn default_cache_bytes() -> u64 {
     (machine::memory_bytes() / 4).min(most)
 }
 
-/// All cores but one, for writers and the flush.
-fn default_compaction_threads(cores: usize) -> usize {
-    cores.saturating_sub(1).clamp(1, COMPACTION_THREADS_DEFAULT_MAX)
+/// All processors but one, for writers and the flush.
+fn default_compaction_threads(processors: usize) -> usize {
+    processors.saturating_sub(1).clamp(1, COMPACTION_THREADS_DEFAULT_MAX)
 }
 
 /// Half, because the log, the manifest, jobs and the application itself open files as well.

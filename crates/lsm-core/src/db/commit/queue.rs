@@ -26,6 +26,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{Refusal, Visible};
 use crate::db::prepared::Prepared;
 use crate::error::Result;
+use crate::machine;
 
 /// Frames of followers beyond this many bytes wait for the next group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -134,7 +135,7 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new() -> Queue {
         // With one processor, the leader does not run while a follower spins.
-        let is_alone = thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+        let is_alone = machine::processors() == 1;
         Queue::with_patience([if is_alone { 0 } else { SPINS }, YIELDS])
     }
 
