@@ -13,7 +13,7 @@
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
 //! disk_cache    blocks on disk
-//! url       the stores that URLs name
+//! url       the stores that URLs name    noted_url     the URL in the folder of a primary
 //! restorer  files of a takeover come to the local disk
 //! remote    the calls that open, with their settings    primary    the right of a writer
 //! ```
@@ -52,6 +52,7 @@ mod inventory;
 mod journal;
 mod lease;
 mod noted;
+mod noted_url;
 mod opening;
 mod primary;
 mod reader;

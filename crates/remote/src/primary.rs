@@ -11,6 +11,7 @@ use siltstone::{Builder, Db, Result};
 use crate::background::BackgroundThread;
 use crate::collect::Collector;
 use crate::fs::ShippingFs;
+use crate::noted_url::note_url;
 use crate::opening::{ClaimedFolder, claim};
 use crate::restorer::{FileRestorer, clear_partials};
 use crate::settings::Settings;
@@ -38,6 +39,7 @@ impl Primary {
     pub(crate) fn open(remote: &Settings, path: &Path, takes_over: bool) -> Result<Primary> {
         let path = std::path::absolute(path)?;
         let ClaimedFolder { shipper, cache, lock } = claim(remote, &path, takes_over)?;
+        note_url(&*remote.fs, &path, remote.url.as_deref())?;
         clear_partials(&*remote.fs, &path)?;
         let restorer = Arc::new(FileRestorer::new(remote, &shipper));
         let fs = ShippingFs {

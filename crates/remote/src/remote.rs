@@ -10,6 +10,7 @@ use siltstone::Result;
 
 use crate::disk_cache::CacheFolder;
 use crate::inventory::{Amount, BucketReport, BucketStatus, copy, status, verify};
+use crate::noted_url::noted_url;
 use crate::primary::Primary;
 use crate::reader::RemoteReader;
 use crate::restore::{RestoreTarget, RestoredState, restore};
@@ -65,7 +66,18 @@ impl Remote {
     ) -> Result<Remote> {
         let options = options.into_iter().map(|(name, value)| (name.into(), value.into()));
         let (store, prefix) = store_at(url, &options.collect::<Vec<_>>())?;
-        Ok(Remote::with_store(Arc::new(ObjectStoreCalls::new(store, prefix)?)))
+        let mut remote = Remote::with_store(Arc::new(ObjectStoreCalls::new(store, prefix)?));
+        remote.0.url = Some(url.to_owned());
+        Ok(remote)
+    }
+
+    /// Returns the URL by which the last primary of the folder `path` was opened; `None` if it was opened by a store,
+    /// or if the folder is not shipped.
+    ///
+    /// # Errors
+    /// Corruption for a file that holds no text; those of the folder.
+    pub fn url_of_folder(path: impl AsRef<Path>) -> Result<Option<String>> {
+        noted_url(&OsFs, path.as_ref())
     }
 
     /// Uses a new store in the memory of this process, for tests.
@@ -80,6 +92,7 @@ impl Remote {
     pub fn with_store(store: Arc<dyn Store>) -> Remote {
         Remote(Settings {
             store,
+            url: None,
             timer: Arc::new(SystemTimer::new()),
             fs: Arc::new(OsFs),
             ack: Ack::Stored,
@@ -98,6 +111,12 @@ impl Remote {
     /// Returns the store, for an application that wraps its calls and hands the wrapper to [`Remote::with_store`].
     pub fn store(&self) -> Arc<dyn Store> {
         self.0.store.clone()
+    }
+
+    /// Replaces the store by one that wraps it. The URL stays, see [`Remote::url_of_folder`].
+    pub fn wrap_store(mut self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Remote {
+        self.0.store = wrap(self.0.store);
+        self
     }
 
     /// Sets the meaning of an acknowledgement. Default: [`Ack::Stored`].

@@ -42,6 +42,8 @@ impl Ack {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) store: Arc<dyn Store>,
+    /// The URL that names it.
+    pub(crate) url: Option<String>,
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) ack: Ack,

@@ -87,6 +87,35 @@ fn a_reader_opens_a_read_only_database_of_the_moment() {
     assert!(has(&reader.builder().open().unwrap(), "later"));
 }
 
+/// The URL in `folder` after `remote` has opened it.
+fn noted_by(remote: Remote, folder: &std::path::Path) -> Option<String> {
+    drop(remote.primary(folder).unwrap());
+    Remote::url_of_folder(folder).unwrap()
+}
+
+#[test]
+fn a_folder_names_the_url_of_its_bucket() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("db");
+    siltstone::fs::Fs::create_dir(&siltstone::fs::OsFs, &folder).unwrap();
+    assert_eq!(Remote::url_of_folder(&folder).unwrap(), None);
+    let url = format!("file://{}/bucket", place.path().display());
+    let named = Remote::url(&url).unwrap();
+    assert_eq!(noted_by(named.clone(), &folder).as_deref(), Some(&*url));
+    assert_eq!(noted_by(named.clone().wrap_store(|it| it), &folder).as_deref(), Some(&*url));
+    assert_eq!(noted_by(Remote::with_store(named.store()), &folder), None);
+    let other = format!("{url}/");
+    let noted = noted_by(Remote::url(&other).unwrap(), &folder);
+    assert_eq!(noted.as_deref(), Some(&*other));
+    // It decides nothing.
+    let path = folder.join("remote-url");
+    let os: &dyn siltstone::fs::Fs = &siltstone::fs::OsFs;
+    os.delete(&path).unwrap();
+    os.put_if_absent(&path, &[0xff; 5000]).unwrap();
+    assert!(Remote::url_of_folder(&folder).unwrap_err().is_corruption());
+    assert_eq!(noted_by(named, &folder).as_deref(), Some(&*url));
+}
+
 #[test]
 fn the_folder_of_a_writer_is_not_that_of_a_copy() {
     let remote = Remote::memory().unwrap();
