@@ -15,7 +15,7 @@ use siltstone::fs::{FolderState, Fs};
 
 use self::calls::{CallCounts, CountedStore};
 use crate::output::{Failure, note};
-use crate::progress;
+use crate::progress::{self, is_interrupted};
 
 /// Returns the URL, if `path` is one and names no file.
 pub(crate) fn url_of(path: &Path) -> Option<&str> {
@@ -51,8 +51,25 @@ impl BucketPlace {
     /// The place that `url` names. Nothing is connected to.
     pub(crate) fn new(url: &str) -> Result<BucketPlace, Failure> {
         let calls = Arc::<CallCounts>::default();
-        let store = CountedStore { inner: Remote::url(url)?.store(), counts: calls.clone() };
-        Ok(BucketPlace { url: url.to_owned(), remote: Remote::with_store(Arc::new(store)), calls })
+        let counts = calls.clone();
+        let remote = Remote::url(url)?
+            .wrap_store(|inner| Arc::new(CountedStore { inner, counts, is_ended: is_interrupted }));
+        Ok(BucketPlace { url: url.to_owned(), remote, calls })
+    }
+
+    /// The place that `argument` names: a URL, or a folder that is shipped to one.
+    pub(crate) fn of(argument: &Path) -> Result<BucketPlace, Failure> {
+        if let Some(url) = url_of(argument) {
+            return BucketPlace::new(url);
+        }
+        let noted = if argument.is_dir() { Remote::url_of_folder(argument)? } else { None };
+        match noted {
+            Some(url) => BucketPlace::new(&url),
+            None => Err(Failure::Usage(format!(
+                "{} is neither the URL of a bucket, such as file:///folder, nor a folder that is shipped to one",
+                argument.display()
+            ))),
+        }
     }
 
     pub(crate) fn url(&self) -> &str {

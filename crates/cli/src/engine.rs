@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use remote::Primary;
+use remote::{Primary, Remote};
 use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
 
 use crate::bucket::{BucketPlace, ReadLength, needs_folder, url_of};
@@ -78,10 +78,12 @@ impl Writing {
         let shipping = match &self.remote {
             Some(url) => Some(claim(url, path)?),
             None if is_shipped(path)? => {
-                let place = path.display();
+                let noted = Remote::url_of_folder(path)?;
+                let url = noted.as_deref().unwrap_or("URL");
                 return Err(Failure::Usage(format!(
-                    "{place} is shipped to a bucket, and what is written without --remote URL would be lost; if \
-                     the bucket is given up, delete the files remote-* in {place}"
+                    "{} is shipped to a bucket, and what is written without --remote {url} would be lost; if the \
+                     bucket is given up, delete the files remote-* in the folder",
+                    path.display()
                 )));
             }
             None => None,

@@ -7,14 +7,16 @@
 
 mod status;
 
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
+use indicatif::HumanBytes;
 use remote::{BucketReport, Primary, Remote, RestoreTarget};
 use serde_json::{Value, json};
 use siltstone::SeqNo;
 
-use crate::bucket::{BucketPlace, url_of};
+use crate::bucket::{BucketPlace, ReadLength};
 use crate::output::{Failure, Output};
 use crate::parts::{printable, verdict};
 use crate::progress;
@@ -55,31 +57,23 @@ pub(crate) fn run(command: &RemoteCommand) -> Result<(), Failure> {
     }
 }
 
-/// The bucket that an argument names; a folder is refused.
-fn place(url: &str) -> Result<BucketPlace, Failure> {
-    match url_of(Path::new(url)) {
-        Some(url) => BucketPlace::new(url),
-        None => Err(Failure::Usage(format!(
-            "{url} is no URL of a bucket, such as s3://bucket/prefix or file:///folder"
-        ))),
+/// The outcome of a call; after Ctrl-C, a sentence on what is left.
+fn ended<T>(outcome: siltstone::Result<T>, left: impl Fn() -> String) -> Result<T, Failure> {
+    match outcome {
+        Err(_) if progress::is_interrupted() => Err(interrupted(left())),
+        outcome => Ok(outcome?),
     }
 }
 
-/// The failure of a call; after Ctrl-C, a sentence on what is left.
-fn ended<T>(outcome: siltstone::Result<T>, left: impl Fn() -> String) -> Result<T, Failure> {
-    match outcome {
-        Err(_) if progress::is_interrupted() => {
-            Err(Failure::Io(format!("interrupted; {}", left())))
-        }
-        outcome => Ok(outcome?),
-    }
+fn interrupted(left: impl Display) -> Failure {
+    Failure::Io(format!("interrupted; {left}"))
 }
 
 /// Arguments of `remote restore`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// URL of the bucket
-    url: String,
+    /// URL of the bucket, or folder that is shipped to it
+    bucket: PathBuf,
     /// Folder to make; it must be empty or not exist
     folder: PathBuf,
     /// Restore the newest state without a commit after this sequence number
@@ -111,7 +105,7 @@ impl RestoreArgs {
 /// Restores a database.
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     let target = args.target()?;
-    let place = place(&args.url)?;
+    let place = BucketPlace::of(&args.bucket)?;
     progress::watch_for_interrupt()?;
     let restored = progress::during(
         "restoring",
@@ -146,8 +140,8 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 /// Arguments of `remote verify`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// URL of the bucket
-    url: String,
+    /// URL of the bucket, or folder that is shipped to it
+    bucket: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -155,10 +149,14 @@ pub(crate) struct VerifyArgs {
 
 /// Verifies a bucket.
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
-    let place = place(&args.url)?;
+    let place = BucketPlace::of(&args.bucket)?;
     progress::watch_for_interrupt()?;
     let report = place.during("verifying", || place.with_lease(Remote::verify));
-    let report = ended(report, || "nothing was changed".to_owned())?;
+    // What could not be read because of Ctrl-C is in the report as damage.
+    if progress::is_interrupted() {
+        return Err(interrupted("not all was read, and nothing was changed"));
+    }
+    let report = report?;
     if report.is_sound() && report.checked.objects == 0 {
         return Err(place.nothing());
     }
@@ -193,10 +191,10 @@ fn report_json(report: &BucketReport) -> Value {
 /// Arguments of `remote copy`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CopyArgs {
-    /// URL of the bucket to copy
-    from: String,
+    /// URL of the bucket to copy, or folder that is shipped to it
+    from: PathBuf,
     /// URL of the other bucket, which has no database
-    to: String,
+    to: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -204,8 +202,8 @@ pub(crate) struct CopyArgs {
 
 /// Copies the newest state.
 fn copy(args: &CopyArgs) -> Result<(), Failure> {
-    let from = place(&args.from)?;
-    let to = place(&args.to)?;
+    let from = BucketPlace::of(&args.from)?;
+    let to = BucketPlace::of(&args.to)?;
     progress::watch_for_interrupt()?;
     let copied = to.during("copying", || from.with_lease(|remote| remote.copy_to(&to.remote)));
     let copied = ended(copied, || {
@@ -220,8 +218,8 @@ fn copy(args: &CopyArgs) -> Result<(), Failure> {
 /// Arguments of `remote take-over`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TakeOverArgs {
-    /// URL of the bucket
-    url: String,
+    /// URL of the bucket, or folder that is shipped to it
+    bucket: PathBuf,
     /// Folder to continue in
     folder: PathBuf,
     /// Print JSON
@@ -231,28 +229,27 @@ pub(crate) struct TakeOverArgs {
 
 /// Fences the writer, brings all files into the folder, and closes the database.
 fn take_over(args: &TakeOverArgs) -> Result<(), Failure> {
-    let place = place(&args.url)?;
-    // A takeover of an empty bucket would claim it for a folder without a database.
-    if place.during("looking", || place.remote.status())?.number == 0 {
-        return Err(place.nothing());
-    }
+    let place = BucketPlace::of(&args.bucket)?;
+    // Refuses an empty bucket, which a takeover would claim for a folder without a database.
+    drop(place.reader(ReadLength::Short)?);
     progress::watch_for_interrupt()?;
     let folder = args.folder.display();
     let primary = place.during("taking over", || place.remote.take_over(&args.folder));
     let primary = ended(primary, || {
         format!("{} may be claimed for {folder} already; the same command continues", place.url())
     })?;
-    let restored = progress::during(
-        "restoring",
-        || progress::folder_bytes(&args.folder),
-        || primary.restore(),
-    );
+    let restored = progress::during("restoring", || restored_bytes(&primary), || primary.restore());
     ended(restored, || lacking(&primary, args))?;
     let seq = ended(recover(&primary), || lacking(&primary, args))?;
     let text = format!("taken over at sequence {seq}; the old primary is fenced");
     let mut out = Output::new(args.json);
     out.line(text, &json!({ "sequence": seq.get(), "folder": folder.to_string() }))?;
     out.finish()
+}
+
+fn restored_bytes(primary: &Primary) -> String {
+    let restore = primary.status().restore;
+    format!("{} of {}", HumanBytes(restore.bytes_done), HumanBytes(restore.bytes))
 }
 
 /// A sentence on the folder of a takeover that was interrupted.

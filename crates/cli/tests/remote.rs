@@ -1,84 +1,26 @@
-//! Databases in buckets: `--remote`, URLs in the place of folders, and `siltstone remote`. The bucket is a folder.
+//! `siltstone remote`: looks, restores, verifications, copies and takeovers. The bucket is a folder.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "sources and buckets are files outside every database"
 )]
 
+mod bucket;
 mod runner;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use remote::Remote;
 use serde_json::Value;
-use siltstone::{Db, Durability, ErrorKind};
+use siltstone::{Durability, ErrorKind};
 
+use bucket::{Place, files_below, url_in};
 use runner::ended;
 
-/// A folder, with the URL of a bucket in it.
-struct Place {
-    folder: tempfile::TempDir,
-    url: String,
-}
-
-impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().expect("there is a place for it");
-        let url = url_in(folder.path(), "bucket");
-        Place { folder, url }
-    }
-
-    fn at(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn bucket(&self) -> PathBuf {
-        self.at().join("bucket")
-    }
-
-    /// Ends with success and without a note; returns standard output.
-    #[track_caller]
-    fn said(&self, args: &[&str]) -> String {
-        let output = ended(self.at(), args, 0);
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args:?}");
-        String::from_utf8(output.stdout).expect("it prints text")
-    }
-
-    /// Ends with `code`; returns standard error.
-    #[track_caller]
-    fn refused(&self, args: &[&str], code: i32) -> String {
-        let output = ended(self.at(), args, code);
-        String::from_utf8(output.stderr).expect("it prints text")
-    }
-
-    #[track_caller]
-    fn put(&self, key: &str, value: &str) {
-        assert_eq!(self.said(&["put", "db", key, value, "--remote", &self.url]), "");
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.said(args)).expect("it prints one object")
-    }
-
-    fn objects(&self, dir: &str) -> Vec<PathBuf> {
-        files_below(&self.bucket().join(dir))
-    }
-}
-
-fn url_in(folder: &Path, name: &str) -> String {
-    format!("file://{}/{name}", folder.display())
-}
-
-/// The files below `dir`, in order.
-fn files_below(dir: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten() {
-        let path = entry.expect("the folder is listed").path();
-        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
-    }
-    files.sort();
-    files
+/// The one object that the command prints.
+#[track_caller]
+fn json(place: &Place, args: &[&str]) -> Value {
+    serde_json::from_str(&place.said(args)).expect("it prints one object")
 }
 
 fn flip(path: &Path, at: usize) {
@@ -93,150 +35,6 @@ fn assert_narrow(text: &str) {
 }
 
 #[test]
-fn what_is_put_with_a_remote_is_read_by_its_url() {
-    let place = Place::new();
-    let at = place.at();
-    let url = &*place.url;
-    place.put("alice", "admin");
-    place.put("bob", "author");
-    assert_eq!(place.said(&["get", url, "alice"]), "admin\n");
-    assert_eq!(place.said(&["get", url, "alice", "--raw"]), "admin");
-    assert_eq!(place.said(&["scan", url, "--reverse"]), "bob\tauthor\nalice\tadmin\n");
-    assert_eq!(place.said(&["count", url, "--json"]), "{\"count\":2}\n");
-    assert_eq!(place.said(&["partitions", url]), "default\n");
-    assert!(place.refused(&["get", url, "carol"], 1).contains("no key carol"));
-    assert!(place.refused(&["get", url, "a", "--partition", "none"], 1).contains("no partition"));
-
-    assert_eq!(place.said(&["delete", "db", "bob", "--remote", url]), "");
-    assert_eq!(place.said(&["scan", url]), "alice\tadmin\n");
-    std::fs::write(at.join("words"), "carol\teditor\ndave\treader\n").unwrap();
-    place.said(&["load", "db", "words", "--format", "lines", "--remote", url]);
-    assert_eq!(place.said(&["count", url]), "3\n");
-    place.said(&["delete", "db", "--prefix", "d", "--remote", url]);
-    assert_eq!(place.said(&["compact", "db", "--remote", url]), "compacted default\n");
-    assert_eq!(place.said(&["scan", url, "--keys"]), "alice\ncarol\n");
-    assert!(place.refused(&["export", url, "tables"], 2).contains("--format stream"));
-    place.said(&["export", "db", "tables"]);
-    place.said(&["ingest", "db", "tables", "--partition", "copy", "--remote", url]);
-    place.said(&["export", url, "stream", "--format", "stream", "--json"]);
-    place.said(&["import", "db", "stream", "--remote", url]);
-    assert_eq!(place.said(&["partitions", url]), "copy\ndefault\n");
-    assert_eq!(place.said(&["count", url, "--partition", "copy"]), "2\n");
-    assert!(place.objects("lease").is_empty(), "each command has given its lease up");
-}
-
-#[test]
-fn every_look_at_a_database_takes_a_url() {
-    let place = Place::new();
-    let url = &*place.url;
-    place.put("alice", "admin");
-    place.said(&["compact", "db", "--remote", url]);
-    place.put("bob", "author");
-    for args in [
-        &["stats", url][..],
-        &["levels", url, "--tables"],
-        &["verify", url],
-        &["scrub", url],
-        &["explain", url, "alice"],
-        &["explain", url, "bob"],
-        &["secondary", url, "--json"],
-    ] {
-        let text = place.said(args);
-        assert!(!text.is_empty(), "{args:?}");
-    }
-    assert!(place.said(&["verify", url]).starts_with("no damage"));
-    assert!(place.refused(&["chunks", url], 2).contains("no large values"));
-    place.said(&["export", url, "out", "--format", "stream"]);
-    place.said(&["import", "other", "out"]);
-    assert_eq!(place.said(&["scan", "other"]), "alice\tadmin\nbob\tauthor\n");
-    assert!(place.objects("lease").is_empty(), "each command has given its lease up");
-}
-
-#[test]
-fn verbs_that_need_a_folder_refuse_a_url_by_their_name() {
-    let place = Place::new();
-    let url = &*place.url;
-    for (args, instead) in [
-        (&["put", url, "a", "b"][..], "--remote"),
-        (&["delete", url, "a"], "--remote"),
-        (&["load", url, "-", "--format", "lines"], "--remote"),
-        (&["load", url, "-", "--format", "lines", "--check"], "--remote"),
-        (&["compact", url], "--remote"),
-        (&["ingest", url, "out"], "--remote"),
-        (&["import", url, "-"], "--remote"),
-        (&["checkpoint", url, "out"], "remote restore"),
-        (&["readers", url], "remote status"),
-        (&["promote", url], "remote take-over"),
-        (&["dump", url], "remote restore"),
-    ] {
-        let refusal = place.refused(args, 2);
-        assert!(refusal.contains(&format!("{} needs a folder", args[0])), "{refusal}");
-        assert!(refusal.contains(instead) && !refusal.contains("://"), "{refusal}");
-    }
-    for verb in ["status", "verify"] {
-        assert!(place.refused(&["remote", verb, "db"], 2).contains("db is no URL"), "{verb}");
-    }
-    assert_eq!(std::fs::read_dir(place.at()).unwrap().count(), 0, "nothing was made");
-}
-
-#[test]
-fn a_url_that_this_build_does_not_know_is_wrong_usage() {
-    let place = Place::new();
-    for (url, feature, is_built) in [
-        ("s3://bucket/users", "s3", cfg!(feature = "s3")),
-        ("gs://bucket/users", "gcs", cfg!(feature = "gcs")),
-        ("az://bucket/users", "azure", cfg!(feature = "azure")),
-        ("hdfs://host:9000/users", "hdfs", cfg!(feature = "hdfs")),
-    ] {
-        if is_built {
-            continue;
-        }
-        for args in [
-            &["get", url, "key"][..],
-            &["stats", url],
-            &["remote", "status", url],
-            &["remote", "copy", &place.url, url],
-            &["put", "db", "key", "value", "--remote", url],
-        ] {
-            let refusal = place.refused(args, 2);
-            assert!(refusal.contains(&format!("feature \"{feature}\"")), "{refusal}");
-            assert!(refusal.contains("siltstone-cli"), "{refusal}");
-        }
-    }
-    for url in ["ftp://host/users", "file:///users?secret", "s3://user:secret@host/users"] {
-        let refusal = place.refused(&["scan", url], 2);
-        assert!(!refusal.contains("secret"), "{refusal}");
-    }
-    assert_eq!(std::fs::read_dir(place.at()).unwrap().count(), 0, "nothing was made");
-}
-
-#[test]
-fn an_empty_bucket_has_no_database() {
-    let place = Place::new();
-    let url = &*place.url;
-    for args in [
-        &["get", url, "key"][..],
-        &["scan", url],
-        &["partitions", url],
-        &["stats", url],
-        &["verify", url],
-        &["secondary", url],
-        &["remote", "status", url],
-        &["remote", "verify", url],
-        &["remote", "take-over", url, "db"],
-    ] {
-        let refusal = place.refused(args, 1);
-        assert!(refusal.contains(&format!("no database in {url}")), "{args:?}: {refusal}");
-    }
-    let other = url_in(place.at(), "other");
-    for args in [&["remote", "restore", url, "folder"][..], &["remote", "copy", url, &other]] {
-        let refusal = place.refused(args, 2);
-        assert!(refusal.contains("the bucket has no database"), "{args:?}: {refusal}");
-    }
-    assert!(!place.at().join("db").exists());
-}
-
-#[test]
 fn the_status_names_bytes_by_reason() {
     let place = Place::new();
     let url = &*place.url;
@@ -248,7 +46,7 @@ fn the_status_names_bytes_by_reason() {
         assert!(text.lines().any(|line| line.starts_with(word)), "{word}: {text}");
     }
     let lease = Remote::url(url).unwrap().reader().unwrap();
-    let json = place.json(&["remote", "status", url, "--json"]);
+    let json = json(&place, &["remote", "status", url, "--json"]);
     assert_eq!(json["acknowledged"], "stored");
     assert_eq!(json["oldest"]["number"], 1);
     assert_eq!(json["leases"].as_array().unwrap().len(), 1);
@@ -269,7 +67,7 @@ fn a_restore_makes_the_state_of_a_number_or_a_moment() {
     let at = place.at();
     let url = &*place.url;
     place.put("a", "1");
-    let first = place.json(&["remote", "status", url, "--json"]);
+    let first = json(&place, &["remote", "status", url, "--json"]);
     let moment = first["newest"]["stored"].as_str().unwrap().to_owned();
     place.put("b", "2");
     place.put("c", "3");
@@ -278,7 +76,7 @@ fn a_restore_makes_the_state_of_a_number_or_a_moment() {
     assert_narrow(&text);
     assert!(text.starts_with("restored and verified latest\n  sequence number 3"), "{text}");
     assert_eq!(place.said(&["scan", "latest", "--keys"]), "a\nb\nc\n");
-    let json = place.json(&["remote", "restore", url, "second", "--seq", "2", "--json"]);
+    let json = json(&place, &["remote", "restore", url, "second", "--seq", "2", "--json"]);
     assert_eq!((&json["sequence"], &json["folder"]), (&Value::from(2), &Value::from("second")));
     assert_eq!(place.said(&["scan", "second", "--keys"]), "a\nb\n");
     place.said(&["remote", "restore", url, "by-time", "--time", &moment]);
@@ -306,7 +104,7 @@ fn damage_in_a_bucket_is_named_and_is_the_exit_status() {
     place.said(&["compact", "db", "--remote", url]);
     // Its open drops the log with the first entry, so that reads need the table.
     place.put("bob", "author");
-    let sound = place.json(&["remote", "verify", url, "--json"]);
+    let sound = json(&place, &["remote", "verify", url, "--json"]);
     assert!(
         sound["objects"].as_u64().unwrap() > 2 && sound["damage"].as_array().unwrap().is_empty()
     );
@@ -326,7 +124,7 @@ fn damage_in_a_bucket_is_named_and_is_the_exit_status() {
     flip(&table, 20);
 
     // An open reads the newest base, and the journal after it, if there is one.
-    let status = place.json(&["remote", "status", url, "--json"]);
+    let status = json(&place, &["remote", "status", url, "--json"]);
     let has_journal = status["base"] != status["newest"]["number"];
     let last = place.objects(if has_journal { "journal" } else { "base" }).pop().unwrap();
     flip(&last, 30);
@@ -347,12 +145,90 @@ fn damage_in_a_bucket_is_named_and_is_the_exit_status() {
 }
 
 #[test]
+fn a_folder_that_is_shipped_stands_for_its_bucket() {
+    let place = Place::new();
+    let url = &*place.url;
+    place.put("alice", "admin");
+    let of_url = place.said(&["remote", "status", url]);
+    assert_eq!(place.said(&["remote", "status", "db"]), of_url);
+    assert!(place.said(&["remote", "verify", "db"]).starts_with("no damage"));
+    place.said(&["remote", "restore", "db", "restored"]);
+    assert_eq!(place.said(&["get", "restored", "alice"]), "admin\n");
+    let refusal = place.refused(&["remote", "status", "restored"], 2);
+    assert!(refusal.contains("nor a folder that is shipped to one"), "{refusal}");
+    let other = url_in(place.at(), "other");
+    place.said(&["remote", "copy", "db", &other]);
+    place.said(&["remote", "take-over", "db", "new"]);
+    assert_eq!(place.said(&["remote", "status", "new"]), place.said(&["remote", "status", url]));
+}
+
+/// Starts the command, waits until it waits for Ctrl-C, and sends that. Returns standard error.
+#[cfg(target_os = "linux")]
+fn interrupted(at: &Path, args: &[&str]) -> String {
+    use rustix::process::{Pid, Signal, kill_process};
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let command = command.current_dir(at).args(args).stderr(std::process::Stdio::piped());
+    let child = command.spawn().expect("the command can be started");
+    let status = format!("/proc/{}/status", child.id());
+    loop {
+        let status = std::fs::read_to_string(&status).expect("it is not waited for yet");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let mask = mask.expect("the system names the signals that a process waits for");
+        assert!(!status.contains("State:\tZ"), "{args:?} ended before");
+        if mask & 2 != 0 {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).expect("the command runs");
+    let output = child.wait_with_output().expect("the command ends");
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).expect("it prints text")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn after_ctrl_c_a_command_says_what_it_leaves() {
+    let place = Place::new();
+    let at = place.at();
+    let url = &*place.url;
+    place.put("alice", "admin");
+    place.said(&["compact", "db", "--remote", url]);
+    place.put("bob", "author");
+    let other = url_in(at, "other");
+    // A table that leads to itself: each get of it fails, and is tried again for a minute.
+    let table = place.objects("table").pop().unwrap();
+    let kept = std::fs::read(&table).unwrap();
+    std::fs::remove_file(&table).unwrap();
+    std::os::unix::fs::symlink(&table, &table).unwrap();
+    for (args, left) in [
+        (&["remote", "restore", url, "restored"][..], "restored has"),
+        (&["remote", "verify", url], "nothing was changed"),
+        (&["remote", "copy", url, &other], "another copy puts them again"),
+        (&["remote", "take-over", url, "new"], "the same command continues"),
+    ] {
+        let said = interrupted(at, args);
+        assert!(said.contains("interrupted; ") && said.contains(left), "{said}");
+    }
+    assert!(place.objects("lease").is_empty(), "each command has given its lease up");
+    assert!(place.refused(&["count", "restored"], 1).contains("no database"));
+    std::fs::remove_file(&table).unwrap();
+    std::fs::write(&table, kept).unwrap();
+    place.said(&["remote", "copy", url, &other]);
+    place.said(&["remote", "take-over", url, "new"]);
+    for database in [url, &*other, "new"] {
+        assert_eq!(place.said(&["scan", database, "--keys"]), "alice\nbob\n");
+    }
+}
+
+#[test]
 fn a_copy_opens_in_the_other_bucket() {
     let place = Place::new();
     let url = &*place.url;
     place.put("alice", "admin");
     let other = url_in(place.at(), "other");
-    let json = place.json(&["remote", "copy", url, &other, "--json"]);
+    let json = json(&place, &["remote", "copy", url, &other, "--json"]);
     assert!(json["objects"].as_u64().unwrap() > 0 && json["bytes"].as_u64().unwrap() > 0);
     assert_eq!(place.said(&["get", &other, "alice"]), "admin\n");
     place.said(&["remote", "verify", &other]);
@@ -393,82 +269,7 @@ fn a_takeover_fences_a_primary_that_lives() {
     drop((users, db, primary));
     let returned = place.refused(&["put", "db", "k", "v", "--remote", url], 1);
     assert!(returned.contains("another writer has taken the database over"), "{returned}");
-    let json = place.json(&["remote", "take-over", url, "db", "--json"]);
+    let json = json(&place, &["remote", "take-over", url, "db", "--json"]);
     assert!(json["sequence"].as_u64().unwrap() >= 3, "{json}");
     assert_eq!(place.said(&["get", "db", "dave", "--partition", "users"]), "reader\n");
-}
-
-#[test]
-fn a_database_that_was_never_shipped_is_shipped_and_not_replaced() {
-    let place = Place::new();
-    let url = &*place.url;
-    place.said(&["put", "db", "old", "1"]);
-    place.put("new", "2");
-    assert_eq!(place.said(&["scan", url, "--keys"]), "new\nold\n");
-    place.said(&["put", "other", "mine", "3"]);
-    let refused = place.refused(&["remote", "take-over", url, "other"], 2);
-    assert!(refused.contains("never shipped"), "{refused}");
-    assert_eq!(place.said(&["get", "other", "mine"]), "3\n");
-}
-
-#[test]
-fn a_folder_that_is_shipped_is_not_written_without_its_bucket() {
-    let place = Place::new();
-    place.put("alice", "admin");
-    let before = files_below(&place.at().join("db"));
-    for args in [&["put", "db", "b", "2"][..], &["delete", "db", "alice"], &["compact", "db"]] {
-        let refusal = place.refused(args, 2);
-        assert!(refusal.contains("db is shipped to a bucket"), "{refusal}");
-    }
-    // Commands that read change nothing in it.
-    for args in [&["scan", "db"][..], &["stats", "db"], &["verify", "db"], &["partitions", "db"]] {
-        place.said(args);
-    }
-    assert_eq!(files_below(&place.at().join("db")), before);
-    place.put("bob", "author");
-    assert_eq!(place.said(&["count", &place.url]), "2\n");
-    // The bucket is given up.
-    for file in files_below(&place.at().join("db")) {
-        if file.file_name().unwrap().to_str().unwrap().starts_with("remote-") {
-            std::fs::remove_file(file).unwrap();
-        }
-    }
-    place.said(&["put", "db", "carol", "editor"]);
-    assert_eq!(place.said(&["count", "db"]), "3\n");
-}
-
-#[test]
-fn a_reader_notes_a_writer_that_does_not_wait_for_the_bucket() {
-    let place = Place::new();
-    let url = &*place.url;
-    let remote = Remote::url(url).unwrap().ack(remote::Ack::Local);
-    let primary = remote.primary(place.at().join("db")).unwrap();
-    let db = primary.builder().open().unwrap();
-    db.partition("default").unwrap().put_with("alice", "admin", Durability::Sync).unwrap();
-    primary.ship().unwrap();
-    for args in [&["get", url, "alice"][..], &["stats", url]] {
-        let output = ended(place.at(), args, 0);
-        let note = String::from_utf8_lossy(&output.stderr);
-        assert!(note.contains("the newest commits of the writer may be missing"), "{note}");
-    }
-    let json = place.json(&["remote", "status", url, "--json"]);
-    assert_eq!(json["acknowledged"], "local");
-}
-
-#[test]
-fn a_bucket_that_cannot_be_written_is_read_without_a_lease() {
-    let place = Place::new();
-    let url = &*place.url;
-    place.put("alice", "admin");
-    // A file in the place of the folder of leases: no lease can be put there.
-    let leases = place.bucket().join("lease");
-    let _ = std::fs::remove_dir_all(&leases);
-    std::fs::write(&leases, "").unwrap();
-    assert_eq!(place.said(&["get", url, "alice"]), "admin\n");
-    for args in [&["scan", url][..], &["verify", url], &["remote", "restore", url, "restored"]] {
-        let output = ended(place.at(), args, 0);
-        let note = String::from_utf8_lossy(&output.stderr);
-        assert!(note.contains("reading without a lease"), "{args:?}: {note}");
-    }
-    assert!(Db::open(place.at().join("restored")).is_ok());
 }

@@ -7,8 +7,6 @@ use std::sync::{Arc, OnceLock};
 use indicatif::HumanBytes;
 use remote::{ObjectListing, Store, StoreError, StoreResult};
 
-use crate::progress;
-
 /// The folder of the leases in a bucket.
 const LEASES: &str = "lease/";
 
@@ -51,29 +49,32 @@ impl CallCounts {
 pub(crate) struct CountedStore {
     pub(crate) inner: Arc<dyn Store>,
     pub(crate) counts: Arc<CallCounts>,
+    /// Returns `true` once the user has asked for an end.
+    pub(crate) is_ended: fn() -> bool,
 }
 
-/// Returns an error once the user has asked for an end.
-fn goes_on() -> StoreResult<()> {
-    match progress::is_interrupted() {
-        false => Ok(()),
-        // Final: another attempt would be made otherwise, for a minute.
-        true => {
-            Err(StoreError { is_transient: false, message: "interrupted by Ctrl-C".to_owned() })
+impl CountedStore {
+    fn check_end(&self) -> StoreResult<()> {
+        match (self.is_ended)() {
+            false => Ok(()),
+            // Final: another attempt would be made otherwise, for a minute.
+            true => {
+                Err(StoreError { is_transient: false, message: "interrupted by Ctrl-C".to_owned() })
+            }
         }
     }
 }
 
 impl Store for CountedStore {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
-        goes_on()?;
+        self.check_end()?;
         let is_put = self.inner.put_if_absent(name, bytes)?;
         self.counts.count_put(name, bytes);
         Ok(is_put)
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
-        goes_on()?;
+        self.check_end()?;
         let Err(error) = self.inner.put(name, bytes) else {
             self.counts.count_put(name, bytes);
             return Ok(());
@@ -87,26 +88,65 @@ impl Store for CountedStore {
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
-        goes_on()?;
+        self.check_end()?;
         let got = self.inner.get(name)?;
         self.counts.count_got(got.as_ref());
         Ok(got)
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        goes_on()?;
+        self.check_end()?;
         let got = self.inner.get_range(name, range)?;
         self.counts.count_got(got.as_ref());
         Ok(got)
     }
 
     fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        goes_on()?;
+        self.check_end()?;
         self.inner.list(dir)
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
         // Also after Ctrl-C: a command gives its lease up.
         self.inner.delete(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use remote::Remote;
+
+    use super::*;
+
+    static IS_ENDED: AtomicBool = AtomicBool::new(false);
+
+    fn is_ended() -> bool {
+        IS_ENDED.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn bytes_are_counted_and_all_calls_but_deletions_end_with_the_command() {
+        let counts = Arc::<CallCounts>::default();
+        let inner = Remote::memory().unwrap().store();
+        let store = CountedStore { inner, counts: counts.clone(), is_ended };
+        store.put("a", &[1; 1000]).unwrap();
+        assert!(store.put_if_absent("b", &[1; 24]).unwrap());
+        assert!(!store.put_if_absent("b", &[1; 1024]).unwrap());
+        store.get("a").unwrap();
+        store.get_range("a", 0..24).unwrap();
+        assert_eq!(counts.text(), "1.00 KiB got, 2.00 KiB put");
+        IS_ENDED.store(true, Ordering::Relaxed);
+        for ended in [
+            store.put("a", b"").map(drop),
+            store.put_if_absent("c", b"").map(drop),
+            store.get("a").map(drop),
+            store.get_range("a", 0..1).map(drop),
+            store.list("").map(drop),
+        ] {
+            assert!(!ended.unwrap_err().is_transient);
+        }
+        store.delete("a").unwrap();
     }
 }

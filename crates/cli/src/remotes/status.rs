@@ -1,12 +1,13 @@
 //! `remote status`: what is in a bucket and why, how far back a restore reaches, and who reads.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use remote::{Ack, Amount, BucketStatus, LeaseStatus};
 use serde_json::{Value, json};
 
-use super::place;
+use crate::bucket::BucketPlace;
 use crate::moment;
 use crate::output::{Failure, Output};
 use crate::stats::bytes;
@@ -14,8 +15,8 @@ use crate::stats::bytes;
 /// Arguments of `remote status`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
-    /// URL of the bucket
-    url: String,
+    /// URL of the bucket, or folder that is shipped to it
+    bucket: PathBuf,
     /// Count as retained what a primary with this retention keeps
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = moment::parse_duration)]
     retention: Duration,
@@ -26,7 +27,7 @@ pub(crate) struct StatusArgs {
 
 /// Prints the content of a bucket.
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let place = place(&args.url)?;
+    let place = BucketPlace::of(&args.bucket)?;
     let remote = place.remote.clone().retention(args.retention);
     let status = place.during("listing", || remote.status())?;
     if status.number == 0 {
