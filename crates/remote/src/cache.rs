@@ -139,6 +139,10 @@ impl ObjectCache {
     fn cached(&self, key: &BlockKey) -> Option<Arc<[u8]>> {
         if let Some(block) = self.find(key) {
             self.memory_hits.fetch_add(1, Ordering::Relaxed);
+            // Otherwise the blocks that are used most would be the first that the disk drops.
+            if let Some(disk) = &self.disk {
+                disk.note_use(key);
+            }
             return Some(block);
         }
         let block = self.disk.as_ref()?.find(key)?;
@@ -264,5 +268,46 @@ fn copy_overlap(buf: &mut [u8], offset: u64, bytes: &[u8], at: u64) {
     if begin < end {
         let from = &bytes[(begin - at) as usize..(end - at) as usize];
         buf[(begin - offset) as usize..(end - offset) as usize].copy_from_slice(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Remote;
+    use crate::disk_cache::CacheFolder;
+    use lsm_core::fs::{Fs, MemFs};
+
+    const NAME: &str = "table/a";
+
+    fn read(cache: &ObjectCache, number: u64) {
+        let mut byte = [0];
+        cache.read_blocks(&NAME.into(), number * BLOCK_BYTES, &mut byte).unwrap();
+        assert_eq!(byte[0], number as u8);
+    }
+
+    #[test]
+    fn blocks_that_memory_serves_stay_on_the_disk() {
+        let remote = Remote::memory().unwrap();
+        let object: Vec<u8> = (0..136).flat_map(|n| vec![n as u8; BLOCK_BYTES as usize]).collect();
+        remote.store().put(NAME, &object).unwrap();
+        let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
+        let folder = Arc::new(CacheFolder::new("/cache".into(), 40 * (BLOCK_BYTES + 200)));
+        let disk = folder.open(&fs).unwrap();
+        let cache = ObjectCache::with_disk(remote.0.bucket(), 8 * BLOCK_BYTES, disk);
+        (0..36).for_each(|number| read(&cache, number));
+        let hot = [0, 10, 20, 30];
+        for round in 0..12 {
+            // Twice each, so that they are admitted, and never from memory.
+            for number in (0..16).map(|n| 36 + round * 8 + n % 8) {
+                hot.iter().for_each(|number| read(&cache, *number));
+                read(&cache, number);
+            }
+        }
+        let disk = cache.disk.as_ref().unwrap();
+        let is_kept = hot.map(|number| disk.has(&(NAME.into(), number)));
+        assert_eq!(is_kept, [true; 4]);
+        let is_kept = (0..36).filter(|number| disk.has(&(NAME.into(), *number))).count();
+        assert!(is_kept < 12, "the others made room");
     }
 }

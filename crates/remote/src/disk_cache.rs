@@ -204,6 +204,13 @@ impl DiskCache {
         self.blocks.lock().has(key)
     }
 
+    /// Notes that a block was served by a cache before this one.
+    pub(crate) fn note_use(&self, key: &BlockKey) {
+        if let Some(cached) = self.blocks.lock().by_key.get_mut(key) {
+            cached.is_used = true;
+        }
+    }
+
     /// Returns a block whose checksum fits.
     pub(crate) fn find(&self, key: &BlockKey) -> Option<Arc<[u8]>> {
         let mut blocks = self.blocks.lock();

@@ -21,7 +21,7 @@ use crate::url::store_at;
 /// A place in an object store that holds one database, and the options of its users.
 #[derive(Clone)]
 #[must_use = "a remote does nothing until a primary or a reader is opened"]
-pub struct Remote(Settings);
+pub struct Remote(pub(crate) Settings);
 
 impl Remote {
     /// Uses a store of the crate `object_store`, below `prefix`.
