@@ -87,6 +87,20 @@ impl Store for CountedStore {
         Err(StoreError { is_transient: false, ..error })
     }
 
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        let mut counted = parts.map(|part| {
+            self.check_end()?;
+            let part = part?;
+            self.counts.count_put(name, &part);
+            Ok(part)
+        });
+        self.inner.put_parts(name, &mut counted)
+    }
+
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         self.check_end()?;
         let got = self.inner.get(name)?;
@@ -137,10 +151,13 @@ mod tests {
         store.get("a").unwrap();
         store.get_range("a", 0..24).unwrap();
         assert_eq!(counts.text(), "1.00 KiB got, 2.00 KiB put");
+        store.put_parts("d", &mut [Ok(vec![1; 1000]), Ok(vec![1; 24])].into_iter()).unwrap();
+        assert_eq!(counts.text(), "1.00 KiB got, 3.00 KiB put");
         IS_ENDED.store(true, Ordering::Relaxed);
         for ended in [
             store.put("a", b"").map(drop),
             store.put_if_absent("c", b"").map(drop),
+            store.put_parts("d", &mut [Ok(vec![1])].into_iter()),
             store.get("a").map(drop),
             store.get_range("a", 0..1).map(drop),
             store.list("").map(drop),
