@@ -2,12 +2,14 @@
 //!
 //! Invariants:
 //! 1. A put of a new object that returns [`Put::Stored`] has stored exactly the given bytes.
-//! 2. A call returns within the patience and the time of one attempt.
+//! 2. A call returns within the patience and the time of one attempt. The patience of a primary ends soon after its drop.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer, error_of};
@@ -32,15 +34,57 @@ pub(crate) enum Put {
     Taken,
 }
 
+/// Calls of a store fail, each time since a moment.
+#[derive(Clone)]
+pub(crate) struct StoreTrouble {
+    /// By the timer.
+    pub(crate) since: Duration,
+    /// The last error.
+    pub(crate) error: String,
+}
+
 /// A store, and the patience with it.
 #[derive(Clone)]
 pub(crate) struct Bucket {
+    // Fixed.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) patience: Duration,
+    /// A leaf. Shared by the clones.
+    trouble: Arc<Mutex<Option<StoreTrouble>>>,
+    /// All patience ends at this time, in nanoseconds of the timer. No other value depends on it.
+    ends_at: Arc<AtomicU64>,
 }
 
 impl Bucket {
+    pub(crate) fn new(store: Arc<dyn Store>, timer: Arc<dyn Timer>, patience: Duration) -> Bucket {
+        let ends_at = Arc::new(AtomicU64::new(u64::MAX));
+        Bucket { store, timer, patience, trouble: Arc::default(), ends_at }
+    }
+
+    /// The same bucket, for calls whose failures are not those of the others.
+    pub(crate) fn sibling(&self) -> Bucket {
+        Bucket { trouble: Arc::default(), ..self.clone() }
+    }
+
+    /// The present trouble, for the clones of this.
+    pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
+        self.trouble.lock().clone()
+    }
+
+    /// Ends all patience after `time`, also of the calls that wait, of the clones and of the siblings.
+    pub(crate) fn end_patience_after(&self, time: Duration) {
+        let nanos = self.timer.now().saturating_add(time).as_nanos();
+        self.ends_at.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn note_trouble(&self, error: &StoreError) {
+        let since = self.timer.now();
+        let mut trouble = self.trouble.lock();
+        let trouble = trouble.get_or_insert_with(|| StoreTrouble { since, error: String::new() });
+        trouble.error.clone_from(&error.message);
+    }
+
     /// Makes a call until it succeeds.
     ///
     /// # Errors
@@ -55,9 +99,13 @@ impl Bucket {
         let mut pause = PAUSE_MIN;
         loop {
             let error = match call() {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    *self.trouble.lock() = None;
+                    return Ok(value);
+                }
                 Err(error) => error,
             };
+            self.note_trouble(&error);
             if !error.is_transient {
                 return Err(error_of(
                     ErrorKind::Unsupported,
@@ -65,7 +113,8 @@ impl Bucket {
                     format!("cannot {verb}: {error}"),
                 ));
             }
-            if self.timer.now() >= until {
+            let ends_at = Duration::from_nanos(self.ends_at.load(Ordering::Relaxed));
+            if self.timer.now() >= until.min(ends_at) {
                 return Err(error_of(ErrorKind::Io, name, format!("cannot {verb}: {error}")));
             }
             // Half of the pause is random: clients that failed together come back one after the other.

@@ -79,7 +79,7 @@ pub(crate) struct Collector {
 impl Collector {
     pub(crate) fn new(settings: &Settings, shipper: Arc<Shipper>) -> Collector {
         Collector {
-            bucket: settings.bucket(),
+            bucket: shipper.other_bucket(),
             shipper,
             retention: settings.retention,
             grace: settings.grace,

@@ -22,7 +22,7 @@ use crate::cache::ObjectCache;
 use crate::folder::{FileClass, StoredChange, class_of};
 use crate::noted::NotedChange;
 use crate::restorer::FileRestorer;
-use crate::shipper::{BACKLOG_BYTES_MAX, Shipper};
+use crate::shipper::Shipper;
 
 /// The local file system of a primary.
 #[derive(Clone)]
@@ -33,6 +33,7 @@ pub(crate) struct ShippingFs {
     pub(crate) shipper: Arc<Shipper>,
     pub(crate) cache: Arc<ObjectCache>,
     pub(crate) restorer: Arc<FileRestorer>,
+    pub(crate) backlog_bytes: u64,
     /// Held as long as the database is open.
     pub(crate) _lock: Arc<dyn LockGuard>,
 }
@@ -241,6 +242,12 @@ impl Fs for ShippingFs {
         self.inner.free_bytes(dir)
     }
 
+    fn failure(&self) -> Option<String> {
+        let failures = [self.shipper.failure(), self.restorer.failure()];
+        let failures: Vec<String> = failures.into_iter().flatten().collect();
+        (!failures.is_empty()).then(|| failures.join("; "))
+    }
+
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
         self.inner.map_words(path, mode)
     }
@@ -290,7 +297,7 @@ impl ShippedFile {
             }
         }
         drop(end);
-        if self.fs.shipper.waiting_bytes() > BACKLOG_BYTES_MAX {
+        if self.fs.shipper.waiting_bytes() > self.fs.backlog_bytes {
             return self.fs.ship_all(&self.path);
         }
         Ok(())

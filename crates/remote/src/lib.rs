@@ -75,5 +75,5 @@ pub use remote::Remote;
 pub use restore::{RestoreTarget, RestoredState};
 pub use restorer::RestoreStatus;
 pub use settings::Ack;
-pub use shipper::Status;
+pub use shipper::{Status, StoreFailure};
 pub use store::{ObjectEntry, ObjectListing, Store, StoreError, StoreResult, Timer};

@@ -98,7 +98,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     if !takes_over && folder.writer != writer {
         return Err(claimed_meanwhile());
     }
-    let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
+    let cache = Arc::new(ObjectCache::new(bucket.sibling(), remote.cache_bytes));
     let mut changes = None;
     if is_own && folder.writer == writer || is_new && folder.number == 0 {
         changes = local.extension(&folder, &cache)?;

@@ -29,6 +29,13 @@ pub struct Primary {
     _threads: Vec<BackgroundThread>,
 }
 
+impl Drop for Primary {
+    fn drop(&mut self) {
+        // The threads end after this, and the store may be away for good.
+        self.fs.shipper.end_patience();
+    }
+}
+
 /// Rounds of deletion in each retention.
 const ROUNDS: u32 = 24;
 /// The time between two rounds.
@@ -48,6 +55,7 @@ impl Primary {
             shipper,
             cache,
             restorer,
+            backlog_bytes: remote.backlog_bytes,
             _lock: lock.into(),
         };
         let collector = Arc::new(Collector::new(remote, fs.shipper.clone()));
@@ -59,7 +67,7 @@ impl Primary {
                 // What was not deleted is so by a later round; a fence is found by the next put, too.
                 let _ = work.collect();
             })?);
-            let mut watch = PauseWatch::new(remote.bucket(), fs.shipper.clone());
+            let mut watch = PauseWatch::new(fs.shipper.other_bucket(), fs.shipper.clone());
             threads.push(BackgroundThread::start(
                 "siltstone-pause",
                 LOOK_INTERVAL,

@@ -98,6 +98,7 @@ impl Remote {
             ack: Ack::Stored,
             interval: Duration::from_millis(100),
             patience: Duration::from_secs(60),
+            backlog_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             disk: None,
             is_stepped: false,
@@ -133,9 +134,19 @@ impl Remote {
     }
 
     /// Sets the time for which a call of the store is tried again before it fails. Default: one minute. After a
-    /// failed sync the database takes no writes until the bucket answers again.
+    /// failed sync the database takes no writes until the bucket answers again. With `Duration::MAX` a write at
+    /// [`Durability::Sync`](siltstone::Durability::Sync) waits for the bucket as long as that takes; so does a close of
+    /// the database. The drop of a [`Primary`] ends all waits after the patience, at most a minute.
     pub fn patience(mut self, patience: Duration) -> Remote {
         self.0.patience = patience;
+        self
+    }
+
+    /// Sets the bytes of changes that a primary holds in memory while the bucket does not have them. Default: 64 MiB.
+    /// An append beyond that waits until all of them are stored, for [`Remote::patience`], and fails then. Changes of
+    /// large values count with their bytes, tables do not count. With 0 each append waits for its put.
+    pub fn backlog_bytes(mut self, bytes: u64) -> Remote {
+        self.0.backlog_bytes = bytes;
         self
     }
 

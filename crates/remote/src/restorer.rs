@@ -127,7 +127,8 @@ pub(crate) struct FileRestorer {
 
 impl FileRestorer {
     pub(crate) fn new(settings: &Settings, shipper: &Shipper) -> FileRestorer {
-        let bucket = Bucket { patience: Duration::ZERO, ..settings.bucket() };
+        let mut bucket = settings.bucket();
+        bucket.patience = Duration::ZERO;
         let remote = shipper.remote_only();
         let bytes = remote.iter().map(|name| shipper.remote_bytes(name)).sum();
         let attempts = RestoreAttempts {
@@ -166,6 +167,12 @@ impl FileRestorer {
             bytes_done: self.bytes.saturating_sub(bytes.saturating_sub(here)),
             error: self.attempts.lock().error.clone(),
         }
+    }
+
+    /// The failure of the background, for the health of the database.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let attempts = self.attempts.lock();
+        attempts.error.as_ref().map(|error| format!("the restore after a takeover: {error}"))
     }
 
     /// The file to go on with: tables first, which each lookup may need.

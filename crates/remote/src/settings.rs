@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) ack: Ack,
     pub(crate) interval: Duration,
     pub(crate) patience: Duration,
+    /// Changes that are not stored.
+    pub(crate) backlog_bytes: u64,
     pub(crate) cache_bytes: u64,
     /// Of readers; shared by the copies of a remote.
     pub(crate) disk: Option<Arc<CacheFolder>>,
@@ -63,6 +65,6 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn bucket(&self) -> Bucket {
-        Bucket { store: self.store.clone(), timer: self.timer.clone(), patience: self.patience }
+        Bucket::new(self.store.clone(), self.timer.clone(), self.patience)
     }
 }

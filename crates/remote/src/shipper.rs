@@ -26,13 +26,11 @@ use crate::bucket::{Bucket, Put};
 use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, journal_name};
 use crate::noted::{NotedChange, stored_changes};
-use crate::restorer::{LocalCopy, RestoreStatus};
+use crate::restorer::LocalCopy;
 use crate::settings::Ack;
 
 /// An object takes no further change beyond so many bytes.
 const OBJECT_BYTES_MAX: usize = 8 << 20;
-/// Changes that are not stored, in bytes, beyond which an append waits for the bucket.
-pub(crate) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// A base is due after so many objects, or so many bytes in objects.
 const BASE_OBJECTS: u64 = 256;
 const BASE_BYTES: u64 = 8 << 20;
@@ -79,6 +77,11 @@ struct JournalState {
 }
 
 impl JournalState {
+    fn waiting_bytes(&self) -> u64 {
+        let in_flight = self.in_flight.as_ref().map_or(0, |it| it.bytes.len());
+        (self.pending_bytes + in_flight) as u64
+    }
+
     /// Adds a change to those that wait. Returns its mark.
     fn note(&mut self, change: NotedChange) -> u64 {
         self.pending_bytes += change.bytes();
@@ -86,26 +89,6 @@ impl JournalState {
         self.noted += 1;
         self.noted
     }
-}
-
-/// Figures of a primary, see [`Primary::status`](crate::Primary::status).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// The last journal object that is stored.
-    pub number: u64,
-    /// The last base.
-    pub base: u64,
-    /// Bytes of changes that wait for the bucket.
-    pub waiting_bytes: u64,
-    /// Journal objects that this primary has put.
-    pub objects: u64,
-    /// Tables and chunk files that are read from the bucket, because the local disk does not have them yet.
-    pub remote_files: u64,
-    /// The restore of them.
-    pub restore: RestoreStatus,
-    /// Another writer has taken the database over.
-    pub is_fenced: bool,
 }
 
 /// The journal of a primary.
@@ -225,8 +208,9 @@ impl Shipper {
         self.state.lock().noted
     }
 
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.state.lock().pending_bytes
+    /// The bytes of changes that are not stored, with those of the object that is on its way.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.state.lock().waiting_bytes()
     }
 
     /// Returns `true` if the file is deleted, and still on the local disk.
@@ -266,19 +250,6 @@ impl Shipper {
     /// the file any more.
     pub(crate) fn note_local(&self, name: &str) -> Option<LocalCopy> {
         self.state.lock().remote_only.remove(name)
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        let state = self.state.lock();
-        Status {
-            number: state.folder.number,
-            base: state.base_number,
-            waiting_bytes: state.pending_bytes as u64,
-            objects: state.objects,
-            remote_files: state.remote_only.len() as u64,
-            restore: RestoreStatus::default(),
-            is_fenced: state.ended.as_ref().is_some_and(|it| it.kind() == ErrorKind::Fenced),
-        }
     }
 
     /// Waits until everything through `mark` is in the bucket, and puts it if no other thread does. If the thread
@@ -490,5 +461,8 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
 }
 
 mod base;
+mod status;
 #[cfg(test)]
 mod tests;
+
+pub use status::{Status, StoreFailure};

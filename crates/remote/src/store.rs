@@ -63,6 +63,11 @@ pub struct ObjectListing {
 /// An object store. Names are relative; a put is whole or has no effect; lists and gets see all puts that have
 /// returned.
 pub trait Store: Send + Sync + 'static {
+    /// Names the store, in messages about it. It shows no secret.
+    fn name(&self) -> String {
+        "of the application".to_owned()
+    }
+
     /// Puts an object under a name that must be free. Returns `false`, and changes nothing, if it is taken.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool>;
 
@@ -245,6 +250,13 @@ fn failure(error: &object_store::Error) -> StoreError {
 }
 
 impl Store for ObjectStoreCalls {
+    fn name(&self) -> String {
+        match self.prefix.as_ref() {
+            "" => self.store.to_string(),
+            prefix => format!("{}/{prefix}", self.store),
+        }
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         use object_store::Error::{AlreadyExists, Precondition};
         match self.put_as(name, bytes, PutMode::Create) {

@@ -150,7 +150,7 @@ mod tests {
     fn writer() -> (Bucket, Arc<Shipper>) {
         let store = Remote::memory().unwrap().store();
         let timer = Arc::new(CountingTimer::default());
-        let bucket = Bucket { store, timer, patience: Duration::from_secs(1) };
+        let bucket = Bucket::new(store, timer, Duration::from_secs(1));
         let folder = Folder { writer: WRITER, ..Folder::default() };
         let disk = (Arc::new(MemFs::new()) as _, "/db".into());
         let shipper =

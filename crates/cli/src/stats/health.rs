@@ -102,6 +102,9 @@ fn space_lines(health: &Health, line: &mut dyn FnMut(&str, &dyn Display)) {
     if let Some(why) = &health.refused {
         line("refused", &format!("writes: {}", escaped(why)));
     }
+    if let Some(why) = &health.storage_failure {
+        line("storage", &escaped(why));
+    }
 }
 
 /// The lines about chunk files.
@@ -171,6 +174,7 @@ pub(super) fn json(health: &Health) -> Value {
         "deleted": health.deleted,
         "refused": health.refused,
         "cursor_failure": health.cursor_failure,
+        "storage_failure": health.storage_failure,
         "stalls": stalls.collect::<Vec<_>>(),
         "background_errors":
             health.background_errors.iter().map(failure_json).collect::<Vec<_>>(),

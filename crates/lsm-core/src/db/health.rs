@@ -111,6 +111,9 @@ pub struct Health {
     /// The error for which there is no commit cursor at present: secondaries have no strong reads, and none can take
     /// the database over. The cursor is tried again every second, later every 8 seconds.
     pub cursor_failure: Option<String>,
+    /// The failure of a storage that works in the background, such as one that ships the database to a bucket which
+    /// does not answer.
+    pub storage_failure: Option<String>,
     /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
     /// Failures of background work without a later success.
@@ -141,13 +144,14 @@ pub struct Health {
 impl Health {
     /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is absent, no
     /// large value is in a chunk file whose sync failed, the last large value was not refused, the space of deleted
-    /// values is reclaimed, the files of the database are in their folder, secondaries have a commit cursor, and no
-    /// entry waits for a calendar that jumped.
+    /// values is reclaimed, the files of the database are in their folder, secondaries have a commit cursor, the storage
+    /// does not fail in the background, and no entry waits for a calendar that jumped.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.deleted.is_none()
             && self.refused.is_none()
             && self.cursor_failure.is_none()
+            && self.storage_failure.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
@@ -168,12 +172,7 @@ impl fmt::Display for Health {
         if let Some(why) = &self.refused {
             writeln!(f, "writes are refused: {why}")?;
         }
-        if let Some(why) = &self.cursor_failure {
-            writeln!(
-                f,
-                "no commit cursor, which is tried again; until it is made, secondaries have no strong reads: {why}"
-            )?;
-        }
+        write_failures(f, self)?;
         for stall in &self.stalls {
             let StallHealth { partition, reason, pressure_permille, since } = stall;
             writeln!(
@@ -226,6 +225,20 @@ impl fmt::Display for Health {
         writeln!(f, "open files: {}", self.open_files)?;
         write!(f, "obsolete bytes that readers hold: {}", self.pinned_obsolete_bytes)
     }
+}
+
+/// Writes the failures that no read and no write shows.
+fn write_failures(f: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
+    if let Some(why) = &health.cursor_failure {
+        writeln!(
+            f,
+            "no commit cursor, which is tried again; until it is made, secondaries have no strong reads: {why}"
+        )?;
+    }
+    if let Some(why) = &health.storage_failure {
+        writeln!(f, "the storage fails in the background: {why}")?;
+    }
+    Ok(())
 }
 
 fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) -> fmt::Result {
@@ -301,6 +314,7 @@ impl DbInner {
                 hard: open_files_limit(),
             },
             cursor_failure: self.ownership.cursor().failure().map(|error| error.to_string()),
+            storage_failure: self.context.fs.failure(),
             clock_jump: self.clock_jump(),
             ..self.background_health(&live)
         }

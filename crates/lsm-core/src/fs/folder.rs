@@ -209,6 +209,10 @@ impl Fs for FolderFs {
         self.fs.folder_state(dir)
     }
 
+    fn failure(&self) -> Option<String> {
+        self.fs.failure()
+    }
+
     fn machine_run(&self) -> Option<u64> {
         self.fs.machine_run()
     }

@@ -209,6 +209,12 @@ pub trait Fs: Send + Sync + 'static {
         Ok(FolderState::Unknown)
     }
 
+    /// The present failure of the medium that no call shows, for the health of the database: `None`, the default, if
+    /// there is none. Does not block.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it
     /// stays this very folder even if it is renamed or the working folder of the process changes.
     /// If names cannot change unnoticed, this is the path itself.

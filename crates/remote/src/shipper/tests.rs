@@ -88,7 +88,7 @@ fn all_that_wait_get_the_error_of_the_thread_that_gives_up() {
     let store = Arc::<AwayStore>::default();
     let timer = Arc::<GateTimer>::default();
     let patience = Duration::from_secs(1);
-    let bucket = Bucket { store: store.clone(), timer: timer.clone(), patience };
+    let bucket = Bucket::new(store.clone(), timer.clone(), patience);
     let local: (Arc<dyn Fs>, PathBuf) = (Arc::new(MemFs::new()), PathBuf::from("/db"));
     let folder = Folder { number: 1, writer: 7, ..Folder::default() };
     let shipper = Arc::new(Shipper::new(bucket, 7, Ack::Stored, local, folder, BTreeSet::new()));

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps in vain has failed")]
 
+mod away;
 mod basics;
 mod cache;
 mod deletion;
