@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::Fs;
-use siltstone::{Builder, Db, Result};
+use siltstone::{Builder, Db, Result, SeqNo};
 
 use crate::background::BackgroundThread;
 use crate::collect::Collector;
@@ -26,13 +26,15 @@ pub struct Primary {
     collector: Arc<Collector>,
     is_stepped: bool,
     /// They end before the lock of the folder is free.
-    _threads: Vec<BackgroundThread>,
+    threads: Vec<BackgroundThread>,
 }
 
 impl Drop for Primary {
     fn drop(&mut self) {
         // The threads end after this, and the store may be away for good.
         self.fs.shipper.end_patience();
+        self.threads.clear();
+        self.fs.shipper.close_notices();
     }
 }
 
@@ -94,7 +96,7 @@ impl Primary {
                 },
             )?);
         }
-        Ok(Primary { fs, path, collector, is_stepped: remote.is_stepped, _threads: threads })
+        Ok(Primary { fs, path, collector, is_stepped: remote.is_stepped, threads })
     }
 
     /// Returns options of the database. It may be opened and closed several times.
@@ -146,6 +148,70 @@ impl Primary {
     /// list of all tables and parts.
     pub fn collect(&self) -> Result<u64> {
         self.collector.collect()
+    }
+
+    /// Calls `notice` when the bucket has every commit of `db` up to `seq`: what
+    /// [`Db::on_durable`](siltstone::Db::on_durable) is for the local disk. Under [`Ack::Local`](crate::Ack::Local) a
+    /// commit is acknowledged before that. Returns without waiting. `db` is the database of this primary.
+    ///
+    /// `notice` is called exactly once, as one of `on_durable` is: on this thread if the bucket has the commits already,
+    /// otherwise on one of the primary or of the database, where it must not block. While the bucket is away it waits,
+    /// longer than [`Remote::patience`](crate::Remote::patience). It gets an error if this primary does not store the
+    /// commits: [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) after a takeover, which may have kept them;
+    /// [`ErrorKind::Closed`](siltstone::ErrorKind::Closed) at the drop of the primary, after which the next open of the
+    /// folder stores them.
+    ///
+    /// # Errors
+    /// Those of `on_durable`: then `notice` is not called.
+    ///
+    /// # Cost
+    /// A sync of the log, and none in the bucket: the put comes within [`Remote::interval`](crate::Remote::interval).
+    ///
+    /// # Examples
+    /// ```
+    /// use remote::{Ack, Remote};
+    /// use std::sync::mpsc;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let primary = Remote::memory()?.ack(Ack::Local).primary(path)?;
+    /// let db = primary.builder().open()?;
+    /// let commit = db.partition("events")?.put("now", "it happened")?;
+    /// let (stored, is_stored) = mpsc::channel();
+    /// primary.on_stored(&db, commit.seq, move |outcome| {
+    ///     let _ = stored.send(outcome);
+    /// })?;
+    /// assert!(is_stored.recv().is_ok_and(|outcome| outcome.is_ok()));
+    /// assert!(primary.stored_seq(&db) >= commit.seq);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn on_stored(
+        &self,
+        db: &Db,
+        seq: SeqNo,
+        notice: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        let shipper = self.fs.shipper.clone();
+        db.on_durable(seq, move |durable| match durable {
+            Ok(()) => shipper.on_stored(Box::new(notice)),
+            Err(error) => notice(Err(error)),
+        })
+    }
+
+    /// Waits until the bucket has every commit of `db` up to `seq`, and puts what waits.
+    ///
+    /// # Errors
+    /// Those of [`Db::wait_durable`](siltstone::Db::wait_durable), and of [`Primary::ship`]: after
+    /// [`Remote::patience`](crate::Remote::patience) the commits may be stored later.
+    pub fn wait_stored(&self, db: &Db, seq: SeqNo) -> Result<()> {
+        db.wait_durable(seq)?;
+        self.fs.shipper.ship_through(self.fs.shipper.noted())
+    }
+
+    /// Returns a sequence number up to which the bucket has every commit of `db`. While nothing waits it is that of the
+    /// last durable commit; otherwise one that was durable at an earlier call of this.
+    pub fn stored_seq(&self, db: &Db) -> SeqNo {
+        self.fs.shipper.stored_seq(db.durable_seq())
     }
 
     /// Returns the place in the journal, and what waits.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lsm_core::fs::File;
 use parking_lot::RwLock;
@@ -10,6 +10,9 @@ use siltstone::{Error, Result};
 
 use crate::cache::ObjectCache;
 use crate::folder::FileBytes;
+
+/// The local copy of a file in the bucket, once there is one.
+pub(crate) type LocalCopy = Arc<OnceLock<Arc<dyn File>>>;
 
 /// Looks at the journal again, for a file whose objects are missing.
 pub(crate) trait Renewal: Send + Sync {

@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::fs::{AppendMode, File, Fs, MappedBytes};
@@ -24,7 +24,7 @@ use crate::bucket::Bucket;
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, class_of};
 use crate::fs::ShippingFs;
-use crate::remote_file::RemoteFile;
+use crate::remote_file::{LocalCopy, RemoteFile};
 use crate::settings::Settings;
 use crate::shipper::Shipper;
 
@@ -39,9 +39,6 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The end of the name of a file that is being restored.
 const PARTIAL_SUFFIX: &str = ".restored";
-
-/// The local file, once there is one.
-pub(crate) type LocalCopy = Arc<OnceLock<Arc<dyn File>>>;
 
 /// The progress of the restore after a takeover, see [`Status::restore`](crate::Status::restore).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

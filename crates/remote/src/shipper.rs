@@ -26,7 +26,7 @@ use crate::bucket::{Bucket, Put};
 use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, journal_name};
 use crate::noted::{NotedChange, stored_changes};
-use crate::restorer::LocalCopy;
+use crate::remote_file::LocalCopy;
 use crate::settings::Ack;
 
 /// An object takes no further change beyond so many bytes.
@@ -74,6 +74,7 @@ struct JournalState {
     base_number: u64,
     bytes_since_base: u64,
     objects: u64,
+    notices: StoredNotices,
 }
 
 impl JournalState {
@@ -145,6 +146,7 @@ impl Shipper {
             // The next one is due at once: an open would have to read all that this one has read.
             bytes_since_base: BASE_BYTES,
             objects: 0,
+            notices: StoredNotices::default(),
         };
         let state = Mutex::new(state);
         let (shipped, paused_until) = Default::default();
@@ -318,7 +320,7 @@ impl Shipper {
     pub(crate) fn note_fenced(&self, name: &str) -> Error {
         let message = format!("another writer has taken the database over: it has put {name}");
         let error = Error::new(ErrorKind::Fenced, message);
-        self.state.lock().ended.get_or_insert(error).clone()
+        notices::end(self.state.lock(), error)
     }
 
     /// Makes the next object of the changes that wait, after their parts are put.
@@ -354,8 +356,7 @@ impl Shipper {
         let object = JournalObject { number, claimant, put_id, is_claim: false, ack, changes };
         // A reader could take in nothing after an object that does not fit. The next open finds the difference.
         if let Err(error) = state.folder.check(&object) {
-            state.ended = Some(error.clone());
-            return Err(error);
+            return Err(notices::end(state, error));
         }
         let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark });
         state.in_flight = Some(in_flight.clone());
@@ -406,6 +407,7 @@ impl Shipper {
         state.objects += 1;
         state.bytes_since_base += in_flight.bytes.len() as u64;
         state.folder.take_in(&in_flight.object)?;
+        let notices = state.notices.take_due(in_flight.mark);
         let due = state.doomed.iter().take_while(|doomed| doomed.mark <= in_flight.mark).count();
         let due: Vec<Doomed> = state.doomed.drain(..due).collect();
         drop(state);
@@ -413,6 +415,7 @@ impl Shipper {
             // The next open finds a file that no version names, and deletes it.
             let _ = fs.delete(&path);
         }
+        notices::call(notices, &Ok(()));
         Ok(())
     }
 
@@ -461,8 +464,10 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
 }
 
 mod base;
+mod notices;
 mod status;
 #[cfg(test)]
 mod tests;
 
+use notices::StoredNotices;
 pub use status::{Status, StoreFailure};

@@ -17,5 +17,6 @@ mod sim;
 mod sim_model;
 mod sim_store;
 mod store_layer;
+mod stored;
 mod takeover;
 mod urls;
