@@ -96,6 +96,7 @@ impl Collector {
         let rounds = &mut *rounds;
         rounds.deleted = 0;
         self.shipper.check_writer()?;
+        self.shipper.check_journal()?;
         let moment = self.moment()?;
         let begun = *rounds.begun.get_or_insert(moment);
         // As far as the store's clock is ahead of the own one since the first round, it has jumped.

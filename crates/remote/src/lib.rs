@@ -9,6 +9,7 @@
 //! store     calls of an object store     bucket     attempts, lost answers, the probe
 //! format    the bytes of objects         folder     a folder as the journal describes it
 //! shipper   the journal of a primary     fs         its file system
+//! record    numbers that were stored
 //! noted     a change that waits              takeover   a busy writer pauses for a claim
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
@@ -56,6 +57,7 @@ mod noted_url;
 mod opening;
 mod primary;
 mod reader;
+mod record;
 mod remote;
 mod remote_file;
 mod restore;

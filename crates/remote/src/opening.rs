@@ -33,6 +33,7 @@ use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
 use crate::journal::{Boundary, ReplayEnd, follow, journal_object, last_number, load, load_before};
 use crate::noted::NotedChange;
+use crate::record::{RECORD_PREFIX, StoredRecord, lost_end};
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
 use crate::shipper::{Shipper, written_end};
@@ -77,7 +78,12 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let markers = local.markers()?;
     let is_own = markers.contains(&folder.writer);
     let is_new = folder.number == 0;
+    let stored = if takes_over { 0 } else { local.recorded(&markers)? };
     local.check(&folder, &markers, takes_over)?;
+    let lost = (stored > folder.number && !is_new).then_some(folder.number + 1);
+    if let Some(lost) = lost.filter(|_| !is_own) {
+        return Err(lost_end(lost, stored));
+    }
     let claimant = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
     if is_own || is_new {
         // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then
@@ -105,6 +111,8 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     }
     if changes.is_none() {
         if is_own && folder.writer == writer && !takes_over {
+            // The folder lacks something that was deleted after the journal's end.
+            lost.map_or(Ok(()), |lost| Err(lost_end(lost, stored)))?;
             local.check_restorable(&folder, remote.ack)?;
         }
         let keeps_tables = is_own && folder.writer == writer;
@@ -120,6 +128,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let is_begun = folder.files.keys().any(|name| name.ends_with(".manifest"));
     let of_disk = (local.fs.clone(), local.dir.clone());
     let shipper = Arc::new(Shipper::new(bucket, claimant, remote.ack, of_disk, folder, absent));
+    lost.iter().for_each(|number| shipper.note_lost(*number));
     local.ship(&shipper, changes.unwrap_or_default(), is_begun)?;
     shipper.ship_through(shipper.noted())?;
     Ok(ClaimedFolder { shipper, cache, lock })
@@ -236,6 +245,15 @@ impl LocalFolder {
         Ok(digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).collect())
     }
 
+    /// The last journal object that this folder knows to be stored.
+    fn recorded(&self, markers: &BTreeSet<u128>) -> Result<u64> {
+        let mut last = 0;
+        for marker in markers {
+            last = last.max(StoredRecord::new(&self.dir, *marker).read(&*self.fs)?);
+        }
+        Ok(last)
+    }
+
     fn mark(&self, claimant: u128, content: &[u8]) -> Result<()> {
         let path = self.path(&format!("{MARKER_PREFIX}{claimant:032x}"));
         self.fs.put_if_absent(&path, content).map(drop)
@@ -262,6 +280,7 @@ impl LocalFolder {
     fn unmark(&self, kept: Option<u128>) -> Result<()> {
         for marker in self.markers()? {
             if Some(marker) != kept {
+                self.fs.delete(&self.path(&format!("{RECORD_PREFIX}{marker:032x}")))?;
                 self.fs.delete(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
             }
         }

@@ -35,6 +35,7 @@ impl Drop for Primary {
         self.fs.shipper.end_patience();
         self.threads.clear();
         self.fs.shipper.close_notices();
+        self.fs.shipper.record_end();
     }
 }
 

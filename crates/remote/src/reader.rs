@@ -25,8 +25,11 @@ use crate::folder::{FileBytes, Folder};
 use crate::journal::{Boundary, ObjectBatch, load};
 use crate::lease::BucketLease;
 use crate::remote_file::{RemoteFile, Renewal};
+use crate::retention::Retention;
 use crate::settings::{Ack, Settings};
 
+/// The time between two looks for a base after the end of the journal.
+const BASE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// The path of the folder, in the file system of a reader.
 const DIR: &str = "/remote";
 
@@ -62,6 +65,8 @@ struct ReaderTurn {
     removed: Vec<Weak<RwLock<FileBytes>>>,
     /// By the own timer.
     renewed: Duration,
+    /// The last look for a newer base, too.
+    looked: Duration,
 }
 
 /// The thread that renews a lease. The lease is given up after its end.
@@ -104,11 +109,28 @@ impl ReaderState {
             turn.note_removed(&mut folder);
             drop(folder);
             taken_in?;
-            if is_last {
-                break;
+            if !is_last {
+                continue;
             }
+            if self.is_before_a_base(&mut turn)? {
+                self.reload(&mut turn)?;
+                continue;
+            }
+            break;
         }
         self.renew_if_due(&mut turn)
+    }
+
+    /// Looks now and then for a base after the end of the journal: then the object that is missing there is lost. The
+    /// base has what it had.
+    fn is_before_a_base(&self, turn: &mut ReaderTurn) -> Result<bool> {
+        let now = self.bucket.timer.now();
+        if now.saturating_sub(turn.looked) < BASE_LOOK_INTERVAL {
+            return Ok(false);
+        }
+        let bases = Retention::read_bases(&self.bucket)?;
+        turn.looked = now;
+        Ok(bases.last().is_some_and(|(base, _)| *base > self.number()))
     }
 
     /// Begins again with the newest base.
@@ -152,6 +174,10 @@ impl Renewal for ReaderState {
 }
 
 impl ReaderTurn {
+    fn new(boundary: Boundary, looked: Duration) -> ReaderTurn {
+        ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO, looked }
+    }
+
     /// Notes the files that `folder` has lost.
     fn note_removed(&mut self, folder: &mut Folder) {
         folder.dropped.clear();
@@ -169,7 +195,7 @@ impl RemoteReader {
         folder.removed = Some(Vec::new());
         let cache = Arc::new(caches(remote)?);
         let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
-        let turn = ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO };
+        let turn = ReaderTurn::new(boundary, bucket.timer.now());
         let state = Arc::new(ReaderState {
             bucket,
             cache,
@@ -202,7 +228,7 @@ impl RemoteReader {
         let bucket = remote.bucket();
         let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
         let boundary = Boundary::default();
-        let turn = ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO };
+        let turn = ReaderTurn::new(boundary, bucket.timer.now());
         let state = Arc::new(ReaderState {
             bucket,
             cache,

@@ -71,6 +71,8 @@ struct JournalState {
     remote_only: BTreeMap<String, LocalCopy>,
     /// Logs and manifests of an earlier run, whose ends may be on the local disk alone.
     deferred: BTreeSet<String>,
+    /// An object of the journal that is not in the bucket any more.
+    lost: Option<u64>,
     base_number: u64,
     bytes_since_base: u64,
     objects: u64,
@@ -96,6 +98,8 @@ impl JournalState {
 pub(crate) struct Shipper {
     bucket: Bucket,
     claimant: u128,
+    /// The number of the claim.
+    claimed: u64,
     ack: Ack,
     /// The folder on the local disk, for the tails of bases.
     local: (Arc<dyn Fs>, PathBuf),
@@ -129,6 +133,7 @@ impl Shipper {
         folder: Folder,
         remote_only: BTreeSet<String>,
     ) -> Shipper {
+        let claimed = folder.number;
         let state = JournalState {
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -142,6 +147,7 @@ impl Shipper {
             doomed: Vec::new(),
             remote_only: remote_only.into_iter().map(|name| (name, LocalCopy::default())).collect(),
             deferred: BTreeSet::new(),
+            lost: None,
             base_number: 0,
             // The next one is due at once: an open would have to read all that this one has read.
             bytes_since_base: BASE_BYTES,
@@ -150,7 +156,7 @@ impl Shipper {
         };
         let state = Mutex::new(state);
         let (shipped, paused_until) = Default::default();
-        Shipper { bucket, claimant, ack, local, state, shipped, paused_until }
+        Shipper { bucket, claimant, claimed, ack, local, state, shipped, paused_until }
     }
 
     pub(crate) fn acknowledges_stored(&self) -> bool {
@@ -411,6 +417,9 @@ impl Shipper {
         let due = state.doomed.iter().take_while(|doomed| doomed.mark <= in_flight.mark).count();
         let due: Vec<Doomed> = state.doomed.drain(..due).collect();
         drop(state);
+        if !due.is_empty() {
+            self.record_stored(in_flight.object.number);
+        }
         for Doomed { path, fs, .. } in due {
             // The next open finds a file that no version names, and deletes it.
             let _ = fs.delete(&path);
@@ -464,6 +473,7 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
 }
 
 mod base;
+mod lost;
 mod notices;
 mod status;
 #[cfg(test)]

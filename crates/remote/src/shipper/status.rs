@@ -29,6 +29,9 @@ pub struct Status {
     pub restore: RestoreStatus,
     /// The puts fail at present.
     pub failure: Option<StoreFailure>,
+    /// A journal object that the bucket had, and has lost. The primary has put what the next open needs; a restore to
+    /// a moment since the last base before it fails.
+    pub lost_object: Option<String>,
     /// Another writer has taken the database over.
     pub is_fenced: bool,
 }
@@ -48,6 +51,7 @@ pub struct StoreFailure {
 impl Shipper {
     pub(crate) fn status(&self) -> Status {
         let failure = self.store_failure();
+        let lost_object = self.lost_object();
         let state = self.state.lock();
         Status {
             number: state.folder.number,
@@ -57,6 +61,7 @@ impl Shipper {
             remote_files: state.remote_only.len() as u64,
             restore: RestoreStatus::default(),
             failure,
+            lost_object,
             is_fenced: state.ended.as_ref().is_some_and(|it| it.kind() == ErrorKind::Fenced),
         }
     }
@@ -69,8 +74,11 @@ impl Shipper {
 
     /// The failure of the store, for the health of the database.
     pub(crate) fn failure(&self) -> Option<String> {
-        let StoreFailure { store, lasts, error } =
-            self.store_failure().filter(|failure| failure.lasts >= FAILS_FOR_MIN)?;
+        let lost = self.lost_object().map(|name| format!("the bucket has lost {name}"));
+        let Some(failure) = self.store_failure().filter(|it| it.lasts >= FAILS_FOR_MIN) else {
+            return lost;
+        };
+        let StoreFailure { store, lasts, error } = failure;
         let waiting = self.waiting_bytes();
         let seconds = lasts.as_secs();
         Some(format!(

@@ -11,6 +11,7 @@ mod files;
 mod history;
 mod hostile;
 mod late;
+mod lost;
 mod parts;
 mod restoring;
 mod sim;
