@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lsm_core::fs::SHIPPED_PREFIX;
 use lsm_core::fs::{
     AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
@@ -193,7 +194,10 @@ impl Fs for ShippingFs {
         if dir != self.root {
             return Ok(entries);
         }
-        entries.retain(|entry| !self.shipper.is_doomed(&entry.name));
+        // A promotion through this file system is shipped; the marker refuses others.
+        entries.retain(|entry| {
+            !self.shipper.is_doomed(&entry.name) && !entry.name.starts_with(SHIPPED_PREFIX)
+        });
         for name in self.shipper.remote_only() {
             if name.starts_with(prefix)
                 && let Some((file, _)) = self.shipper.remote_file(&name)

@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lsm_core::fs::SHIPPED_PREFIX;
 use lsm_core::fs::{AppendMode, File, Fs, LockGuard};
 use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
@@ -41,8 +42,9 @@ use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
 /// The lock of a folder whose changes are shipped.
 const LOCK: &str = "remote-lock";
-/// The front of the name of a marker; the claimant follows.
-const MARKER_PREFIX: &str = "remote-claim-";
+/// The front of the name of a marker; the claimant follows. A promotion of a secondary of the folder, which ships
+/// nothing, is refused because of it.
+const MARKER_PREFIX: &str = SHIPPED_PREFIX;
 /// In a folder that is being made as the bucket says, and has no marker.
 const RESTORING: &str = "remote-restoring";
 /// The content of the marker of a claim of an empty journal, which may not be stored yet.

@@ -30,6 +30,9 @@ pub const LOCK: &str = "LOCK";
 pub const EXPORT: &str = "EXPORT";
 /// Suffix of unfinished files.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
+/// The front of the name of a file that says that another layer ships the folder: the crate `remote`, to a bucket. The
+/// file system of that layer hides the file.
+pub const SHIPPED_PREFIX: &str = "remote-claim-";
 
 /// The front of the name of a commit cursor.
 pub const CURSOR_PREFIX: &str = "cursor-";

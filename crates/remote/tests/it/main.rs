@@ -14,6 +14,7 @@ mod late;
 mod lost;
 mod parts;
 mod restoring;
+mod same_machine;
 mod sim;
 mod sim_model;
 mod sim_store;
