@@ -6,7 +6,10 @@ use std::time::Duration;
 use remote::{Primary, Remote};
 use siltstone::fs::MemFs;
 use siltstone::secondary::{Level, Reading, Secondary, Target};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Readable};
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
+    Readable,
+};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name, with_clock};
@@ -317,4 +320,44 @@ fn a_clock_of_the_store_that_jumps_deletes_nothing_early() {
     assert!(place.has(&journal_name(2)));
     place.objects.advance(3 * HOUR);
     assert!(collect(&place, &primary) > 200);
+}
+
+/// Makes the space of deleted values free, as far as that goes.
+fn reclaim(primary: &Primary, db: &Db, values: &Partition) {
+    db.flush().unwrap();
+    values.compact(..).unwrap();
+    values.reclaim().unwrap();
+    while db.step().unwrap() {}
+    primary.ship().unwrap();
+}
+
+#[test]
+fn the_space_of_large_values_in_the_bucket_comes_back_with_the_last_of_their_file() {
+    let mut place = Place::new(82);
+    let (primary, db) = place.primary();
+    let large = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let values = db.partition_with("values", large).unwrap();
+    for number in 0..10 {
+        values.put_with([number], vec![number; 100_000], Durability::Sync).unwrap();
+    }
+    let chunks = place.names("part/");
+    assert!(chunks.iter().any(|name| name.contains(".chunk/")));
+    for number in 1..10 {
+        values.delete([number]).unwrap();
+    }
+    reclaim(&primary, &db, &values);
+    // Ranges of the local file may be free now. The bucket has all of it, and other machines read what is left.
+    let secondary = place.remote().0.reader().unwrap().secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let read = secondary.partition("values").unwrap().get([0]).unwrap();
+    assert!(read.is_some_and(|value| value.to_vec() == vec![0; 100_000]));
+    drop(secondary);
+    values.delete([0]).unwrap();
+    reclaim(&primary, &db, &values);
+    for _ in 0..2 {
+        place.age(&primary, &db);
+        collect(&place, &primary);
+    }
+    let left = chunks.iter().filter(|name| place.has(name)).count();
+    assert_eq!(left, 0, "of {} parts", chunks.len());
 }
