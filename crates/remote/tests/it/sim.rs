@@ -133,6 +133,8 @@ struct World {
     rng: Rng,
     objects: Objects,
     commits: Arc<Mutex<Commits>>,
+    /// Commits that a notice has called stored. Taken into the model before each check.
+    noticed: Arc<Mutex<BTreeSet<u64>>>,
     machine: Arc<Machine>,
     zombies: Vec<Arc<Machine>>,
     /// Disks of machines that were off.
@@ -157,6 +159,7 @@ impl World {
             rng,
             objects,
             commits: Arc::new(Mutex::new(commits)),
+            noticed: Arc::default(),
             machine: Arc::new(machine),
             zombies: Vec::new(),
             old_disks: Vec::new(),
@@ -178,6 +181,9 @@ impl World {
         let is_synced = self.rng.chance(3, 4);
         let durability = if is_synced { Durability::Sync } else { Durability::Os };
         let committed = self.machine.commit(number, durability, self.rng.chance(1, 8));
+        if committed.is_ok() && is_synced {
+            self.ask(number);
+        }
         let mut commits = self.commits.lock();
         match committed {
             Ok(()) if is_synced && self.machine.is_local => drop(commits.local.insert(number)),
@@ -191,6 +197,24 @@ impl World {
                 commits.unknown.insert(number);
             }
         }
+    }
+
+    /// Asks for a notice of the last commit.
+    fn ask(&self, number: u64) {
+        let noticed = self.noticed.clone();
+        let Machine { primary, db, .. } = &*self.machine;
+        let asked = primary.on_stored(db, db.visible_seq(), move |outcome| {
+            if outcome.is_ok() {
+                noticed.lock().insert(number);
+            }
+        });
+        asked.expect("the commit is written");
+    }
+
+    fn take_noticed(&self) {
+        let noticed = std::mem::take(&mut *self.noticed.lock());
+        let mut commits = self.commits.lock();
+        noticed.into_iter().for_each(|number| commits.note_stored(number));
     }
 
     /// A zombie writes; nothing of it may ever appear.
@@ -235,6 +259,7 @@ impl World {
         let machine = self.claim(disk, true, rival);
         let old = std::mem::replace(&mut self.machine, machine);
         let seen = self.machine.seen();
+        self.take_noticed();
         self.commits.lock().settle(&seen, "a takeover");
         if dies || self.zombies.len() > 2 {
             let outcome = *self.rng.pick(&CrashOutcome::ALL);
@@ -306,6 +331,7 @@ impl World {
         let machine = self.claim(disk, false, None);
         self.machine = machine;
         let seen = self.machine.seen();
+        self.take_noticed();
         let mut commits = self.commits.lock();
         if !is_kill {
             let local = std::mem::take(&mut commits.local);
@@ -421,11 +447,13 @@ impl World {
         let Some(machine) = taken.lock().take() else { return };
         let old = std::mem::replace(&mut self.machine, Arc::new(machine));
         let seen = self.machine.seen();
+        self.take_noticed();
         self.commits.lock().settle(&seen, "a takeover in a call");
         self.zombies.push(old);
     }
 
     fn step(&mut self) {
+        self.take_noticed();
         self.objects.advance(MINUTE * self.rng.below(12) as u32);
         self.objects.take_effect_late(&mut self.rng);
         match self.rng.below(104) {

@@ -36,6 +36,14 @@ impl Commits {
         self.acknowledged.append(&mut self.local);
     }
 
+    /// A notice has said that the bucket has the commit.
+    pub fn note_stored(&mut self, number: u64) {
+        assert!(!self.refused.contains(&number), "a notice of {number}, which was refused");
+        self.local.remove(&number);
+        self.unknown.remove(&number);
+        self.acknowledged.insert(number);
+    }
+
     /// Checks what a reader sees. With `is_all` it must see every acknowledged commit.
     pub fn check(&mut self, seen: &BTreeSet<u64>, is_all: bool, whence: &str) {
         let wrong: Vec<_> = seen.intersection(&self.refused).collect();
