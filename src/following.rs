@@ -78,8 +78,8 @@ impl Db {
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process opens the database or takes it
     /// over; call it again. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the primary
-    /// lives and has no commit cursor on this machine; then nothing was changed. Otherwise as
-    /// [`Db::open`].
+    /// lives and has no commit cursor on this machine, or if the folder is shipped to a bucket
+    /// (`docs/remote.md`); then nothing was changed. Otherwise as [`Db::open`].
     ///
     /// # Durability
     /// Everything that the primary had committed is durable once this returns, at each

@@ -301,8 +301,8 @@ impl Secondary {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process opens the database or takes it over; call it again.
-    /// [`ErrorKind::Unsupported`] if the primary lives and has no commit cursor on this machine; then nothing
-    /// was changed. Otherwise as [`Db::open`].
+    /// [`ErrorKind::Unsupported`] if the primary lives and has no commit cursor on this machine, or if the folder is
+    /// shipped to a bucket by another file system; then nothing was changed. Otherwise as [`Db::open`].
     ///
     /// # Cost
     /// That of an open: the unflushed data of the primary is read again, and written to tables.
