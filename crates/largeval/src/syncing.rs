@@ -148,7 +148,12 @@ impl Shared {
         state.syncs.condemned.extend(chunks);
         state.syncs.failures += 1;
         let message = "a sync of a chunk file failed; its values are written again";
-        let error = Error::because(ErrorKind::Io, message, error);
+        // After a fence nothing is written again: callers see the same kind as for other writes.
+        let kind = match error.kind() {
+            ErrorKind::Fenced => ErrorKind::Fenced,
+            _ => ErrorKind::Io,
+        };
+        let error = Error::because(kind, message, error);
         state.syncs.failure = Some(error.clone());
         error
     }

@@ -123,6 +123,39 @@ fn a_fenced_primary_with_local_acknowledgement_refuses_the_next_sync() {
 }
 
 #[test]
+fn a_fence_that_the_sync_of_a_large_value_finds_is_refused_as_such() {
+    let mut rng = Rng::new(29);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let old = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = old.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "before", Durability::Sync).unwrap();
+    let values = values(&db);
+    values.put_with("zero", vec![0; 100_000], Durability::Sync).unwrap();
+    let number = old.status().number;
+    let other = SimStore::new(objects.clone(), rng.fork());
+    let other = remote_of(&other, &MemFs::new(), &mut rng);
+    let new = Arc::new(Mutex::new(None));
+    let slot = new.clone();
+    let writer = db.clone();
+    let paused = store.clone();
+    // The sync of the log puts an object. Meanwhile another commit comes, so that the sync of the chunk file after it
+    // puts one, too.
+    store.pause_before_put(&journal_name(number + 1), move || {
+        put(&writer, "meanwhile", Durability::Os).unwrap();
+        paused.pause_before_put(&journal_name(number + 2), move || {
+            *slot.lock() = Some(other.take_over("/db").unwrap());
+        });
+    });
+    let refused = values.put_with("one", vec![1; 100_000], Durability::Sync).unwrap_err();
+    assert!(new.lock().is_some());
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    let refused = put(&db, "late", Durability::Sync).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    assert!(db.is_fenced());
+}
+
+#[test]
 fn a_put_of_a_part_that_takes_effect_late_changes_no_stored_part() {
     let mut rng = Rng::new(23);
     let objects = Objects::default();

@@ -223,16 +223,22 @@ impl World {
             return;
         }
         let zombie = self.rng.index(self.zombies.len());
+        let is_large = self.rng.chance(1, 8);
         let zombie = &self.zombies[zombie];
         let mut commits = self.commits.lock();
         for durability in [Durability::Os, Durability::Sync] {
             let number = commits.take_number();
             commits.refused.insert(number);
-            let committed = zombie.commit(number, durability, false);
+            let committed = zombie.commit(number, durability, is_large);
             assert!(
                 committed.is_ok() <= (durability == Durability::Os || zombie.is_local),
                 "a zombie acknowledges {number}"
             );
+            if let Err(error) = committed
+                && zombie.store.fails_one_of.load(Ordering::Relaxed) == 0
+            {
+                assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            }
         }
         let _ = zombie.db.flush();
         let _ = zombie.db.step();
