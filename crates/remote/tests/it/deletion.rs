@@ -361,3 +361,100 @@ fn the_space_of_large_values_in_the_bucket_comes_back_with_the_last_of_their_fil
     let left = chunks.iter().filter(|name| place.has(name)).count();
     assert_eq!(left, 0, "of {} parts", chunks.len());
 }
+
+/// Writes until a base is due, which the next `ship` puts. The log since the last base is no short tail.
+fn write_until_base(db: &Db, primary: &Primary) -> String {
+    let users = db.partition("users").unwrap();
+    loop {
+        users.put_with("key", "x".repeat(500), Durability::Sync).unwrap();
+        let status = primary.status();
+        if status.number - status.base >= 256 {
+            return format!("base/{:020}", status.number);
+        }
+        primary.ship().unwrap();
+    }
+}
+
+#[test]
+fn a_base_that_is_put_during_a_takeover_keeps_its_objects() {
+    let mut place = Place::new(81);
+    let (remote, store) = place.remote();
+    let first = remote.retention(6 * HOUR).take_over("/db").unwrap();
+    let db = opened(&first);
+    place.age(&first, &db);
+    place.objects.advance(4 * HOUR);
+    let base = write_until_base(&db, &first);
+    let next = place.remote().0.retention(6 * HOUR);
+    let second = Arc::new(parking_lot::Mutex::new(None));
+    let slot = second.clone();
+    store.pause_before_put(&base, move || *slot.lock() = Some(next.take_over("/db").unwrap()));
+    first.ship().unwrap();
+    let second = second.lock().take().unwrap();
+    assert!(place.has(&base), "the state before the claim");
+    let parts = place.names("part/");
+    let new = opened(&second);
+    put(&new, "new").unwrap();
+    // The base before is old, and what the fenced writer has put is found; twice its grace passes.
+    for _ in 0..4 {
+        second.collect().unwrap();
+        place.objects.advance(HOUR);
+    }
+    assert!(!place.has(&journal_name(2)), "what is older is deleted");
+    let report = place.remote().0.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    // At last it is garbage.
+    write(&new, &second, 300);
+    place.objects.advance(10 * HOUR);
+    collect(&place, &second);
+    write(&new, &second, 300);
+    place.objects.advance(10 * HOUR);
+    collect(&place, &second);
+    assert!(parts.iter().any(|part| !place.has(part)) && !place.has(&base));
+    assert!(place.remote().0.verify().unwrap().is_sound());
+}
+
+/// A writer is about to delete, and another one takes over at its call number `calls`. Returns `false` if the round has
+/// fewer calls.
+fn take_over_in_a_round(calls: u64) -> bool {
+    let mut place = Place::new(82);
+    let (remote, store) = place.remote();
+    let first = remote.take_over("/db").unwrap();
+    let db = opened(&first);
+    flush_one(&db);
+    clear(&db);
+    place.age(&first, &db);
+    first.collect().unwrap();
+    place.objects.advance(HOUR);
+    let next = place.remote().0;
+    let second = Arc::new(parking_lot::Mutex::new(None));
+    let slot = second.clone();
+    store.pause_in(calls, move || {
+        let second = next.take_over("/db").unwrap();
+        let db = opened(&second);
+        put(&db, "new").unwrap();
+        db.flush().unwrap();
+        *slot.lock() = Some((second, db));
+    });
+    let _ = first.collect();
+    let Some((second, new)) = second.lock().take() else { return false };
+    let tables = place.names("table/");
+    for _ in 0..4 {
+        place.objects.advance(HOUR);
+        assert_eq!(first.collect().unwrap_err().kind(), ErrorKind::Fenced);
+    }
+    assert_eq!(place.names("table/"), tables, "a fenced writer deletes nothing: call {calls}");
+    let report = place.remote().0.verify().unwrap();
+    assert!(report.is_sound(), "call {calls}: {report:?}");
+    put(&new, "newer").unwrap();
+    let (third, db) = place.primary();
+    let users = db.partition("users").unwrap();
+    assert!(users.contains("new").unwrap() && users.contains("newer").unwrap());
+    drop((second, third));
+    true
+}
+
+#[test]
+fn a_writer_that_is_fenced_during_a_round_deletes_nothing_of_the_next_one() {
+    let rounds = (0..).step_by(3).take_while(|calls| take_over_in_a_round(*calls)).count();
+    assert!(rounds > 3, "{rounds} rounds");
+}
