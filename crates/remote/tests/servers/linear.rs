@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use remote::{ObjectListing, Remote, Store, StoreResult};
@@ -261,20 +261,21 @@ impl Recorder {
 
 type Scope<'scope, 'env> = &'scope std::thread::Scope<'scope, 'env>;
 
-/// The processes of a run. A run that fails ends them: else its threads would wait for their answers.
+/// A run. A process ends with the last thread that uses it. A run that fails ends them all: else its threads would wait
+/// for their answers.
 struct Run<'scope, 'env> {
     scope: Scope<'scope, 'env>,
     place: &'env Place,
     recorder: Arc<Recorder>,
     rng: Rng,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Weak<Server>>,
 }
 
 impl Drop for Run<'_, '_> {
     fn drop(&mut self) {
         self.recorder.is_over.store(true, Ordering::Relaxed);
         if std::thread::panicking() {
-            self.servers.iter().for_each(|server| server.kill());
+            self.servers.iter().filter_map(Weak::upgrade).for_each(|server| server.kill());
         }
     }
 }
@@ -282,7 +283,7 @@ impl Drop for Run<'_, '_> {
 impl Run<'_, '_> {
     fn start(&mut self, child: &str, arguments: &[&str], threads: usize) -> Arc<Server> {
         let server = Arc::new(Server::start(child, arguments, threads));
-        self.servers.push(server.clone());
+        self.servers.push(Arc::downgrade(&server));
         server
     }
 
