@@ -2,7 +2,7 @@
 //! chunk files that are not on the local disk, and for logs of readers. It is no copy of the database: what is evicted
 //! is got again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +19,10 @@ use crate::folder::{FileBytes, ObjectPiece};
 const BLOCK_BYTES: u64 = 64 << 10;
 /// Following blocks that are missing come with one GET, up to so many.
 const BLOCKS_PER_GET_MAX: u64 = 64;
+/// The runs that are remembered: one for each table that a scan reads at the same time.
+const RUNS_MAX: usize = 32;
+/// The part of a table that comes with its last block: Bloom filter and index, for entries of about 45 bytes or more.
+const TAIL_PART: u64 = 32;
 
 /// Figures of a reader's caches, see [`RemoteReader::cache_figures`](crate::RemoteReader::cache_figures).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +57,13 @@ struct CachedBlocks {
     uses: u64,
 }
 
+/// Reads of an object that go on where the last GET has ended.
+struct ReadRun {
+    object: Arc<str>,
+    next: u64,
+    blocks: u64,
+}
+
 /// Blocks of objects.
 pub(crate) struct ObjectCache {
     bucket: Bucket,
@@ -60,6 +71,8 @@ pub(crate) struct ObjectCache {
     disk: Option<SharedCache>,
     /// A leaf; not held during a GET.
     blocks: Mutex<CachedBlocks>,
+    /// A leaf. The last ones, at most `RUNS_MAX`.
+    runs: Mutex<VecDeque<ReadRun>>,
     // Counters; no other value depends on them.
     memory_hits: AtomicU64,
     gets: AtomicU64,
@@ -76,9 +89,9 @@ impl ObjectCache {
         bytes_max: u64,
         disk: Option<SharedCache>,
     ) -> ObjectCache {
-        let blocks = Mutex::default();
+        let (blocks, runs) = Default::default();
         let [memory_hits, gets, got_bytes] = [(); 3].map(|()| AtomicU64::new(0));
-        ObjectCache { bucket, bytes_max, disk, blocks, memory_hits, gets, got_bytes }
+        ObjectCache { bucket, bytes_max, disk, blocks, runs, memory_hits, gets, got_bytes }
     }
 
     pub(crate) fn figures(&self) -> CacheFigures {
@@ -171,7 +184,7 @@ impl ObjectCache {
     ) -> Result<()> {
         let at = piece.at + offset;
         if is_cached {
-            return self.read_blocks(&piece.object, at, buf);
+            return self.read_blocks(piece, at, buf);
         }
         let got = self.get(&piece.object, at..at + buf.len() as u64)?;
         if got.len() < buf.len() {
@@ -181,9 +194,45 @@ impl ObjectCache {
         Ok(())
     }
 
-    /// Reads an object at `at` until `buf` is full, by whole blocks. Those that are missing and follow each other come
-    /// with one GET.
-    fn read_blocks(&self, object: &Arc<str>, at: u64, buf: &mut [u8]) -> Result<()> {
+    /// The blocks that a GET from the missing block `number` on takes, also if no one asks for them yet: a scan gets
+    /// twice as much each time.
+    fn blocks_ahead(&self, object: &Arc<str>, number: u64) -> u64 {
+        let mut runs = self.runs.lock();
+        let at = runs.iter().position(|run| run.next == number && run.object == *object);
+        let Some(run) = at.and_then(|at| runs.remove(at)) else { return 1 };
+        // Those of several tables stay in memory until they are read.
+        (run.blocks * 2).min(BLOCKS_PER_GET_MAX).min(self.bytes_max / 16 / BLOCK_BYTES).max(1)
+    }
+
+    fn note_run(&self, object: &Arc<str>, next: u64, blocks: u64) {
+        let mut runs = self.runs.lock();
+        runs.push_back(ReadRun { object: object.clone(), next, blocks });
+        if runs.len() > RUNS_MAX {
+            runs.pop_front();
+        }
+    }
+
+    /// The first block that comes with the missing block `number`. An open of a table reads the footer at its end
+    /// first, and then all that lies after its entries: that comes with one GET.
+    fn first_of_get(&self, piece: &ObjectPiece, number: u64) -> u64 {
+        let is_last = (number + 1) * BLOCK_BYTES >= piece.at + piece.len;
+        if !is_last || !piece.object.starts_with("table/") {
+            return number;
+        }
+        let blocks = (piece.len / TAIL_PART).div_ceil(BLOCK_BYTES);
+        // The other blocks in memory stay.
+        let most = (BLOCKS_PER_GET_MAX - 1).min(self.bytes_max / 4 / BLOCK_BYTES);
+        let mut first = number.saturating_sub(blocks.min(most));
+        while first < number && self.has(&(piece.object.clone(), first)) {
+            first += 1;
+        }
+        first
+    }
+
+    /// Reads the object of a piece at `at` until `buf` is full, by whole blocks. Those that are missing and follow each
+    /// other come with one GET.
+    fn read_blocks(&self, piece: &ObjectPiece, at: u64, buf: &mut [u8]) -> Result<()> {
+        let object = &piece.object;
         let end = at + buf.len() as u64;
         let mut number = at / BLOCK_BYTES;
         while number * BLOCK_BYTES < end {
@@ -192,13 +241,17 @@ impl ObjectCache {
                 number += 1;
                 continue;
             }
+            let ahead = self.blocks_ahead(object, number);
             let mut stop = number + 1;
-            while stop * BLOCK_BYTES < end
+            while (stop * BLOCK_BYTES < end || stop - number < ahead)
+                && stop * BLOCK_BYTES < piece.at + piece.len
                 && stop - number < BLOCKS_PER_GET_MAX
                 && !self.has(&(object.clone(), stop))
             {
                 stop += 1;
             }
+            self.note_run(object, stop, stop - number);
+            number = self.first_of_get(piece, number);
             let got = self.get(object, number * BLOCK_BYTES..stop * BLOCK_BYTES)?;
             let mut parts = got.chunks(BLOCK_BYTES as usize);
             while number < stop {
@@ -278,11 +331,14 @@ mod tests {
     use crate::disk_cache::CacheFolder;
     use lsm_core::fs::{Fs, MemFs};
 
-    const NAME: &str = "table/a";
+    const NAME: &str = "part/a";
 
     fn read(cache: &ObjectCache, number: u64) {
         let mut byte = [0];
-        cache.read_blocks(&NAME.into(), number * BLOCK_BYTES, &mut byte).unwrap();
+        // It ends with the block: nothing is read ahead.
+        let len = (number + 1) * BLOCK_BYTES;
+        let piece = ObjectPiece { offset: 0, len, object: NAME.into(), at: 0 };
+        cache.read_blocks(&piece, number * BLOCK_BYTES, &mut byte).unwrap();
         assert_eq!(byte[0], number as u8);
     }
 

@@ -49,6 +49,8 @@ const MARKER_PREFIX: &str = SHIPPED_PREFIX;
 const RESTORING: &str = "remote-restoring";
 /// The content of the marker of a claim of an empty journal, which may not be stored yet.
 const FIRST: &[u8] = b"first";
+/// Bytes of a log that come with one GET, as far as an object has them.
+const READ_BYTES: usize = 4 << 20;
 /// Attempts to put a claim while the old writer, or other claimants, put objects.
 const CLAIMS_MAX: u64 = 10_000;
 
@@ -373,7 +375,7 @@ impl LocalFolder {
     /// Returns whether a local file begins with the first `len` bytes of `remote`.
     fn begins_with(&self, name: &str, remote: &RemoteFile, len: u64) -> Result<bool> {
         let local = self.fs.open_read(&self.path(name))?;
-        let mut ours = vec![0; 64 << 10];
+        let mut ours = vec![0; READ_BYTES.min(len as usize)];
         let mut theirs = ours.clone();
         let mut at = 0;
         while at < len {
@@ -474,7 +476,7 @@ impl LocalFolder {
 
     fn write_log(&self, name: &str, remote: &RemoteFile, written: u64, len: u64) -> Result<()> {
         let file = self.fs.open_append(&self.path(name), AppendMode::IfAbsent)?;
-        let mut bytes = vec![0; 1 << 20];
+        let mut bytes = vec![0; READ_BYTES];
         let mut at = 0;
         while at < written {
             let count = (written - at).min(bytes.len() as u64) as usize;

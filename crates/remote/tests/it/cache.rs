@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use remote::{CacheFigures, Remote, Store, StoreResult};
+use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Level;
 use siltstone::{Durability, LargeValueOptions, PartitionOptions};
@@ -124,4 +125,57 @@ fn a_read_of_a_part_of_a_large_value_gets_that_part() {
     large.read_exact_at(0, &mut whole).unwrap();
     let gets = reader.cache_figures().gets - after.gets;
     assert!(gets <= 40, "{gets} gets");
+}
+
+#[test]
+fn the_first_get_from_a_table_takes_two_gets_of_the_store() {
+    let store = Remote::memory().unwrap().store();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = Remote::with_store(store.clone()).primary(folder.path()).unwrap();
+    let db = primary.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    // Bloom filter and index are longer than a block of the cache.
+    for number in 0..60_000_u32 {
+        users.put(number.to_be_bytes(), &value(number)[..40]).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    primary.ship().unwrap();
+    let ranges = Ranges::default();
+    let noting = Layered::new(Noting(store, ranges.clone()));
+    let secondary = Remote::with_store(noting).reader().unwrap().secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Strong).unwrap();
+    ranges.lock().clear();
+    assert_eq!(*view.get(30_000_u32.to_be_bytes()).unwrap().unwrap(), value(30_000)[..40]);
+    let of_tables = ranges.lock().iter().filter(|(name, _)| name.starts_with("table/")).count();
+    // All that lies after the entries, and the block with the entry.
+    assert_eq!(of_tables, 2, "{:?}", ranges.lock());
+}
+
+#[test]
+fn an_open_of_the_own_folder_reads_each_part_of_the_log_by_one_get() {
+    let store = Remote::memory().unwrap().store();
+    let fs = MemFs::new();
+    let primary = Remote::with_store(store.clone()).fs(Arc::new(fs.clone())).stepped();
+    let primary = primary.primary("/db").unwrap();
+    let db = primary.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    for number in 0..32_u32 {
+        users.put_with(number.to_be_bytes(), vec![7; 64 << 10], Durability::Sync).unwrap();
+    }
+    // A base, which names the log as objects.
+    primary.ship().unwrap();
+    let killed = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    let ranges = Ranges::default();
+    let noting = Layered::new(Noting(store, ranges.clone()));
+    let remote = Remote::with_store(noting).fs(Arc::new(killed)).stepped();
+    let again = remote.primary("/db").unwrap();
+    let mut parts: Vec<String> = ranges.lock().iter().map(|(name, _)| name.clone()).collect();
+    parts.retain(|name| name.starts_with("part/"));
+    parts.sort_unstable();
+    let all = parts.len();
+    parts.dedup();
+    assert!(all > 0 && parts.len() == all, "{:?}", ranges.lock());
+    drop(again);
 }
