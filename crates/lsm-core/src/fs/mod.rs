@@ -52,6 +52,7 @@ mod writeback;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 
@@ -280,6 +281,12 @@ pub trait File: Send + Sync + 'static {
 
     /// Makes all appends before this call durable, and the length with them.
     fn sync(&self) -> Result<()>;
+
+    /// The time that a sync of several writers may wait for the next appends of those that the sync before has
+    /// released, so that one sync covers them all. Zero by default: a sync of a disk is short.
+    fn gather_time(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Makes the system start to write all appends before this call to the device, and returns without
     /// waiting, so that a later [`File::sync`] has less to wait for. Makes nothing durable. Does nothing

@@ -182,6 +182,10 @@ pub(super) struct SyncState {
     pub(super) unsynced: Vec<UnsyncedSegment>,
     /// `true` if a thread syncs.
     pub(super) running: bool,
+    /// The thread that syncs waits for appends.
+    pub(super) is_gathering: bool,
+    /// The last operation, if each writer that the last sync has released appends as much again.
+    pub(super) expected_seq: SeqNo,
     /// Why the log takes no more.
     pub(super) failed: Option<Error>,
     /// `true` if a frame after the last sync attests it.
@@ -215,6 +219,8 @@ impl SyncState {
             reported_seq: last_seq,
             unsynced: Vec::new(),
             running: false,
+            is_gathering: false,
+            expected_seq: last_seq,
             failed: None,
             // A log without a frame has nothing that a mark could attest.
             marked: true,

@@ -5,6 +5,7 @@
 //! disagree.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
@@ -116,6 +117,9 @@ impl Log {
         let mut sync = self.sync.lock();
         sync.appended_lsn = lsn;
         sync.appended_seq = seq;
+        if sync.is_gathering {
+            self.appended.notify_one();
+        }
     }
 
     pub(super) fn note_begun(&self, segment: &SegmentWriter) {
@@ -163,6 +167,7 @@ impl Log {
         let Some(mut sync) = self.begin_sync(|sync| sync.durable_lsn >= lsn)? else {
             return Ok(());
         };
+        self.gather(&mut sync);
         // Read before the sync: bytes that are appended during the sync may not be part of it.
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
@@ -176,6 +181,8 @@ impl Log {
         sync.running = false;
         let mut due = Vec::new();
         if result.is_ok() {
+            let released = target_seq.get().saturating_sub(sync.durable_seq.get());
+            sync.expected_seq = sync.appended_seq.plus(released);
             due = self.note_durable(&mut sync, target_lsn, target_seq);
             // All but the present one are closed and now durable.
             let present = unsynced.last().map_or(FileNo(0), |segment| segment.number);
@@ -257,6 +264,24 @@ impl Log {
         // them would get an error.
         sync.running = true;
         Ok(Some(sync))
+    }
+
+    /// Waits a moment for the writers that the last sync has released, if a sync takes long. A sync that begins at once
+    /// covers only the others, and those wait for the next one: the writers fall into two halves that take turns, and
+    /// each commit takes the time of two syncs.
+    fn gather(&self, sync: &mut MutexGuard<'_, SyncState>) {
+        let file = sync.unsynced.last().map(|segment| segment.file.clone());
+        let time = file.map_or(Duration::ZERO, |file| file.gather_time());
+        if time.is_zero() {
+            return;
+        }
+        sync.is_gathering = true;
+        self.appended.wait_while_for(
+            sync,
+            |sync| sync.appended_seq < sync.expected_seq && sync.failed.is_none(),
+            time,
+        );
+        sync.is_gathering = false;
     }
 
     /// Returns the outcome of a sync; the log takes no more writes after a failure.

@@ -1,5 +1,6 @@
 //! The log over a test environment, through failures and power cuts.
 
+mod gather;
 mod space;
 
 use std::path::Path;
