@@ -11,6 +11,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsm_core::fs::SHIPPED_PREFIX;
 use lsm_core::fs::{
@@ -87,17 +88,21 @@ impl ShippingFs {
         Arc::new(ShippedFile { file, path: path.to_owned(), name, class, fs: self.clone(), end })
     }
 
-    /// Waits until everything noted is stored, if a sync means that.
-    fn ship(&self, path: &Path) -> Result<()> {
+    /// Waits until everything through `mark` is stored, if a sync means that.
+    fn ship(&self, path: &Path, mark: u64) -> Result<()> {
         if !self.shipper.acknowledges_stored() {
             // The thread that ships may have found another writer, or changes that do not fit.
             return self.shipper.check_writer();
         }
-        self.ship_all(path)
+        self.ship_through(path, mark)
     }
 
     fn ship_all(&self, path: &Path) -> Result<()> {
-        let shipped = self.shipper.ship_through(self.shipper.noted());
+        self.ship_through(path, self.shipper.noted())
+    }
+
+    fn ship_through(&self, path: &Path, mark: u64) -> Result<()> {
+        let shipped = self.shipper.ship_through(mark);
         shipped.map_err(|error| match error.kind() {
             ErrorKind::Fenced => error,
             // A sync that failed: what is stored is unknown.
@@ -185,7 +190,7 @@ impl Fs for ShippingFs {
         }
         self.note(StoredChange::Create { name: name.clone() });
         self.note(StoredChange::Append { name, offset: 0, bytes: content.to_vec() });
-        self.ship(path)?;
+        self.ship(path, self.shipper.noted())?;
         Ok(true)
     }
 
@@ -285,23 +290,26 @@ impl ShippedFile {
         let offset = end.at;
         let len: usize = bytes.iter().map(|piece| piece.len()).sum();
         end.at += len as u64;
-        let name = self.name.clone();
-        match self.class {
-            FileClass::Log => match self.fs.shipper.take_deferred(&name) {
+        let shipper = &self.fs.shipper;
+        let waiting = match self.class {
+            FileClass::Log => match shipper.take_deferred(&self.name) {
                 Some(from) => {
                     self.note_deferred(from, end.at)?;
                     end.owes_put = true;
+                    shipper.waiting_bytes()
                 }
-                None => self.fs.note(StoredChange::Append { name, offset, bytes: bytes.concat() }),
+                None => shipper.note_append(&self.name, offset, bytes),
             },
             FileClass::Table => return Ok(()),
             FileClass::Chunk => {
                 let file = self.file.clone();
-                self.fs.shipper.note(NotedChange::Range { name, offset, len: len as u64, file });
+                let name = self.name.clone();
+                shipper.note(NotedChange::Range { name, offset, len: len as u64, file });
+                shipper.waiting_bytes()
             }
-        }
+        };
         drop(end);
-        if self.fs.shipper.waiting_bytes() > self.fs.backlog_bytes {
+        if waiting > self.fs.backlog_bytes {
             return self.fs.ship_all(&self.path);
         }
         Ok(())
@@ -367,6 +375,8 @@ impl File for ShippedFile {
     }
 
     fn sync(&self) -> Result<()> {
+        // A later append has a sync of its own. This one does not wait for the put of it.
+        let mark = self.fs.shipper.noted();
         self.file.sync()?;
         match self.class {
             FileClass::Table => self.put_table(),
@@ -376,9 +386,13 @@ impl File for ShippedFile {
                     self.fs.ship_all(&self.path)?;
                     self.end.lock().owes_put = false;
                 }
-                self.fs.ship(&self.path)
+                self.fs.ship(&self.path, mark)
             }
         }
+    }
+
+    fn gather_time(&self) -> Duration {
+        self.fs.shipper.gather_time()
     }
 
     fn begin_sync(&self) {
@@ -401,6 +415,11 @@ impl File for ShippedFile {
         Ok(())
     }
 
+    fn map_appends(&self) -> bool {
+        // The journal gets the bytes from the call.
+        self.file.map_appends()
+    }
+
     fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
         self.file.map(offset, len)
     }
@@ -410,3 +429,6 @@ impl File for ShippedFile {
         self.file.punch(offset, len)
     }
 }
+
+#[cfg(test)]
+mod tests;

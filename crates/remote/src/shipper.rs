@@ -108,6 +108,8 @@ pub(crate) struct Shipper {
     shipped: Condvar,
     /// No object is put before this time, in nanoseconds of the timer.
     paused_until: AtomicU64,
+    /// The time of the last put, in nanoseconds. No other value depends on it.
+    put_nanos: AtomicU64,
 }
 
 /// The error of a turn to put, for those that wait for its end.
@@ -155,8 +157,8 @@ impl Shipper {
             notices: StoredNotices::default(),
         };
         let state = Mutex::new(state);
-        let (shipped, paused_until) = Default::default();
-        Shipper { bucket, claimant, claimed, ack, local, state, shipped, paused_until }
+        let (shipped, paused_until, put_nanos) = Default::default();
+        Shipper { bucket, claimant, claimed, ack, local, state, shipped, paused_until, put_nanos }
     }
 
     pub(crate) fn acknowledges_stored(&self) -> bool {
@@ -311,7 +313,10 @@ impl Shipper {
         if !pause.is_zero() {
             self.bucket.timer.wait(pause);
         }
-        match self.bucket.put_new(&name, &in_flight.bytes)? {
+        let begin = self.bucket.timer.now();
+        let put = self.bucket.put_new(&name, &in_flight.bytes)?;
+        self.note_put_time(self.bucket.timer.now().saturating_sub(begin));
+        match put {
             Put::Stored => self.note_stored(&in_flight),
             Put::Taken => Err(self.note_fenced(&name)),
         }
@@ -472,6 +477,7 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
     Ok(begin)
 }
 
+mod appends;
 mod base;
 mod lost;
 mod notices;
