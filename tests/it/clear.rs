@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
-use siltstone::{Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions};
+use siltstone::{
+    Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    Result, SeqNo,
+};
 use testkit::Rng;
 
 use crate::clock::ManualClock;
@@ -310,4 +313,54 @@ fn clears_in_a_row_leave_one_clear_sequence() {
     assert_eq!(p.stats().sealed_memtable_count, 0);
     assert_eq!(snapshot.iter(&p).map(pair).collect::<Content>(), of(0..3, "after"));
     assert_eq!(content(&p), of(0..0, ""));
+}
+
+/// Clears a partition and loads the same entries into it again and again, in two threads. A reader
+/// sees all of a load or nothing of it, and the sequence numbers say which call was the last.
+fn clear_while_loading(
+    options: PartitionOptions,
+    loaded: &Content,
+    load: impl Fn(&Partition) -> Result<SeqNo> + Sync,
+) {
+    const ROUNDS: usize = 15;
+    let fs = MemFs::new();
+    let db = Db::builder("/db").fs(Arc::new(fs.clone())).open().unwrap();
+    let from = db.partition_with("from", small()).unwrap();
+    for (key, value) in loaded {
+        from.put(key, value).unwrap();
+    }
+    from.export(.., "/export").unwrap();
+    let p = &db.partition_with("p", options).unwrap();
+    let [cleared, filled] = std::thread::scope(|scope| {
+        let clears = scope.spawn(|| (0..ROUNDS).map(|_| p.clear().unwrap().seq).max());
+        let loads = scope.spawn(|| (0..ROUNDS).map(|_| load(p).unwrap()).max());
+        while !clears.is_finished() || !loads.is_finished() {
+            let seen: Content = db.snapshot().iter(p).map(pair).collect();
+            assert!(seen.is_empty() || seen == *loaded, "{} entries", seen.len());
+        }
+        [clears, loads].map(|thread| thread.join().unwrap())
+    });
+    let expected = if filled > cleared { loaded.clone() } else { Content::new() };
+    assert!(content(p) == expected, "{filled:?} after {cleared:?}");
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert!(content(p) == expected && db.verify(Default::default()).unwrap().is_sound());
+    drop(from);
+    db.close().unwrap();
+    let db = Db::builder("/db").fs(Arc::new(fs)).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert!(content(&p) == expected, "lost by the next open");
+    // One after the other, the order is known.
+    let seq = load(&p).unwrap();
+    assert!(content(&p) == *loaded && p.clear().unwrap().seq > seq);
+    assert!(content(&p).is_empty());
+}
+
+#[test]
+fn a_clear_and_a_load_at_the_same_time_have_one_order() {
+    let loaded = of(0..100, &"loaded ".repeat(60));
+    clear_while_loading(small(), &loaded, |p| Ok(p.ingest("/export")?.seq));
+    let large = LargeValueOptions::new().threshold_bytes(256).chunk_bytes(16 << 10);
+    let large = small().large_values(large.sub_block_bytes(256));
+    clear_while_loading(large, &loaded, |p| Ok(p.bulk_load(&loaded)?.seq));
 }

@@ -13,6 +13,7 @@
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
 mod clear;
+mod cuts;
 mod flush_beyond_sync;
 mod gaps;
 mod keys;
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
-use lsm_core::fs::{CrashOutcome, MemFs, OsFs};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
@@ -52,12 +53,16 @@ fn name_of(version: &str, name: &str) -> String {
 }
 
 fn builder(fs: &MemFs) -> Builder {
+    builder_on(Arc::new(fs.clone()))
+}
+
+fn builder_on(fs: Arc<dyn Fs>) -> Builder {
     let options = Options::new()
         .wal_segment_bytes(4 << 10)
         .write_buffer_bytes(1 << 20)
         .cache_bytes(1 << 20)
         .compaction_threads(1);
-    stepped(Arc::new(fs.clone()), DIR, 1).options(options)
+    stepped(fs, DIR, 1).options(options)
 }
 
 /// One operation of the fixture: partition, key, and a value or a deletion.

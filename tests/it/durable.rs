@@ -3,11 +3,14 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use lsm_core::fs::{
+    CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, FsOp, MemFs, OpKind,
+};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, PartitionOptions, SeqNo};
 
 fn builder(fs: impl Fs + 'static) -> siltstone::Builder {
@@ -236,4 +239,49 @@ fn the_durable_number_reaches_every_number_that_was_called_durable() {
         db.wait_durable(db.visible_seq()).unwrap();
         assert_eq!(db.durable_seq(), db.visible_seq());
     }
+}
+
+/// The device does not answer a sync of the log. Only those wait for it who asked for durability.
+#[test]
+fn a_sync_that_hangs_delays_neither_readers_nor_writers_that_ask_for_none() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = stepped(fs.clone());
+    let p = db.partition("p").unwrap();
+    p.put("key", "1").unwrap();
+    let reached = Arc::new(Barrier::new(2));
+    let go_on = Arc::new(Barrier::new(2));
+    let at = reached.clone();
+    let until = go_on.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        if op.kind == OpKind::Sync && op.path.to_string_lossy().ends_with(".wal") {
+            at.wait();
+            until.wait();
+        }
+    }));
+    let synced = std::thread::spawn({
+        let p = p.clone();
+        move || p.put_with("synced", "2", Durability::Sync).unwrap()
+    });
+    reached.wait();
+    let (done, is_done) = mpsc::channel();
+    let other = std::thread::spawn({
+        let db = db.clone();
+        let p = p.clone();
+        move || {
+            let commit = p.put("key", "3").unwrap();
+            assert_eq!(p.get("key").unwrap().unwrap(), b"3");
+            assert_eq!(p.get("synced").unwrap().unwrap(), b"2", "it is visible, and not durable");
+            assert_eq!(db.snapshot().iter(&p).count(), 2);
+            assert!(db.durable_seq() < commit.seq && db.health().read_only.is_none());
+            done.send(()).unwrap();
+        }
+    });
+    // Long enough for any machine; it ends at once where nothing waits.
+    let in_time = is_done.recv_timeout(Duration::from_secs(20));
+    fs.clear_observer();
+    go_on.wait();
+    let synced = synced.join().unwrap();
+    other.join().unwrap();
+    assert!(in_time.is_ok(), "a reader or a writer waited for the sync");
+    assert!(db.durable_seq() >= synced.seq);
 }

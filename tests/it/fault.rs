@@ -7,6 +7,8 @@
 //! recovers by itself. After a failed sync of the log it is read-only and reports why, until it has
 //! written its memtables to new files.
 
+mod stacked;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

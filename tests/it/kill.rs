@@ -240,10 +240,16 @@ fn a_second_process_gets_a_locked_error() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, mut lines) = start(dir.path(), false);
     assert!(wait_for(&mut lines, "ready"));
-    for _ in 0..3 {
+    for round in 0..3 {
+        // A process that is stopped keeps its lock.
+        #[cfg(target_os = "linux")]
+        if round == 2 {
+            use rustix::process::{Pid, Signal, kill_process};
+            kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        }
         let refused = open(dir.path()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
-        assert!(refused.is_retryable());
+        assert!(refused.is_retryable(), "round {round}");
     }
     child.kill().unwrap();
     child.wait().unwrap();

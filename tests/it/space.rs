@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lsm_core::fs::{Fs, MemFs, OsFs};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{BackgroundMode, Db, Durability, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
@@ -170,6 +170,29 @@ fn a_flushed_database_keeps_no_log() {
         for (key, value) in &expected[900..] {
             assert_eq!(p.get(key.to_be_bytes()).unwrap().as_deref(), Some(&value[..]));
         }
+    }
+}
+
+/// The memtable of a partition that is written to rarely is never the largest: only the length of
+/// the log has it flushed.
+#[test]
+fn a_partition_that_rests_does_not_keep_the_log() {
+    let fs = MemFs::new();
+    let store = store_in(&fs, 32 << 10);
+    let rests = store.db.partition("rests").unwrap();
+    for round in 0..3_u32 {
+        rests.put("key", round.to_be_bytes()).unwrap();
+        let mut most = 0;
+        for key in 0..200_u32 {
+            store.p.put(key.to_be_bytes(), [7; 2000]).unwrap();
+            store.settle();
+            most = most.max(store.db.stats().wal_disk_bytes);
+        }
+        // `wal_bytes_max`, and four segments: those at both ends of it, the one in use, and the next one.
+        assert!(most <= (64 << 10) + 4 * (8 << 10), "round {round}: {most} bytes");
+        let image = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let found = store_in(&image, 32 << 10).db.partition("rests").unwrap().get("key").unwrap();
+        assert_eq!(found.as_deref(), Some(&round.to_be_bytes()[..]));
     }
 }
 

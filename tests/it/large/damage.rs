@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
 
-use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
 use siltstone::{Db, MetaHiveOptions, PartitionOptions, Result, Slice};
 use testkit::Rng;
@@ -58,6 +58,76 @@ fn check_every_bit(options: PartitionOptions, value: &[u8]) {
         fs.corrupt(path, offset, mask).unwrap();
     }
     assert_eq!(p.get("key").unwrap().unwrap(), value);
+}
+
+fn is_named(damage: &siltstone::Damage, files: &[PathBuf]) -> bool {
+    files.contains(&damage.file)
+}
+
+/// Opens a copy of `fs` in which files have other bytes. Each value is as it was, or its error names one
+/// of these files, and `verify` finds no less. Returns the number of its findings.
+fn check_harmed(fs: &MemFs, harmed: &[(PathBuf, Vec<u8>)], what: &str) -> usize {
+    let fs = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+    for (path, bytes) in harmed {
+        fs.write_raw(path, bytes).unwrap();
+    }
+    let files: Vec<PathBuf> = harmed.iter().map(|(path, _)| path.clone()).collect();
+    let db = open(&fs);
+    let p = db.partition("p").unwrap();
+    let mut errors = 0;
+    for n in 0..12_u8 {
+        match p.get([n]) {
+            Ok(found) => assert_eq!(found.unwrap(), vec![n; 700], "{what}"),
+            Err(error) => {
+                errors += 1;
+                let damage = error.damage().unwrap_or_else(|| panic!("{what}: {error}"));
+                assert_eq!(damage.key.as_deref(), Some(&[n][..]), "{what}: {error}");
+                assert!(is_named(damage, &files), "{what}: {error}");
+            }
+        }
+    }
+    let report = db.verify(Default::default()).unwrap();
+    let found = report.damage();
+    assert!(found.iter().all(|damage| is_named(damage, &files)), "{what}: {report}");
+    assert!(found.len() >= errors, "{what}: {report}");
+    assert_eq!(p.keys().count(), 12, "{what}: keys need no chunk");
+    found.len()
+}
+
+#[test]
+fn a_cut_grown_overwritten_or_swapped_chunk_file_gives_no_wrong_value() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..12_u8 {
+        p.put([n], vec![n; 700]).unwrap();
+    }
+    p.flush().unwrap();
+    drop(p);
+    db.close().unwrap();
+    let [first, second, ..] = &chunks(&fs)[..] else { panic!("several chunks") };
+    let bytes = fs.read_raw(first).unwrap();
+    let others = fs.read_raw(second).unwrap();
+    for len in (0..bytes.len()).step_by(29).chain(bytes.len() - 20..bytes.len()) {
+        let what = format!("cut to {len} of {} bytes", bytes.len());
+        assert!(check_harmed(&fs, &[(first.clone(), bytes[..len].to_vec())], &what) > 0, "{what}");
+    }
+    for (count, byte) in [(1, 0), (8, 0xff), (512, 0), (4096, 0xff)] {
+        let grown = [&bytes[..], &vec![byte; count]].concat();
+        let what = format!("{count} bytes of {byte} more");
+        assert_eq!(check_harmed(&fs, &[(first.clone(), grown)], &what), 0, "{what}");
+    }
+    for at in (0..bytes.len()).step_by(512) {
+        for byte in [0, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at..bytes.len().min(at + 512)].fill(byte);
+            let what = format!("sector {at} is {byte}");
+            assert!(check_harmed(&fs, &[(first.clone(), changed)], &what) > 0, "{what}");
+        }
+    }
+    let copy = check_harmed(&fs, &[(first.clone(), others.clone())], "a copy of another");
+    let swapped = [(first.clone(), others), (second.clone(), bytes)];
+    assert!(copy > 0 && check_harmed(&fs, &swapped, "swapped") > copy);
 }
 
 /// A read of `key` returns the value, or reports its damage.

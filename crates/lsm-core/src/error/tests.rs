@@ -79,6 +79,10 @@ fn a_full_disk_has_its_own_kind() {
     let e = Error::io("sync", Path::new("x"), io::Error::from(io::ErrorKind::StorageFull));
     assert_eq!(e.kind(), ErrorKind::NoSpace);
     assert!(e.is_retryable() && e.io_source().is_some());
+    let quota = io::Error::from(io::ErrorKind::QuotaExceeded);
+    assert_eq!(Error::io("append to", Path::new("x"), quota).kind(), ErrorKind::NoSpace);
+    let too_large = io::Error::from(io::ErrorKind::FileTooLarge);
+    assert_eq!(Error::io("append to", Path::new("x"), too_large).kind(), ErrorKind::Io);
     let error = Error::because(ErrorKind::ReadOnly, "refused", e);
     assert!(error.is_failed_sync() && error.path() == Some(Path::new("x")));
     // It could not be opened.
