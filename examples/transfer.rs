@@ -28,10 +28,10 @@ fn balance(transaction: &Transaction, bank: &Bank, account: u64) -> Result<u64> 
 
 /// Transfers an amount and adds a line to the journal. Returns whether the balance was sufficient.
 fn transfer(db: &Db, bank: &Bank, from: u64, to: u64, amount: u64) -> Result<bool> {
-    loop {
-        let mut transaction = db.transaction();
-        let left = balance(&transaction, bank, from)?;
-        let right = balance(&transaction, bank, to)?;
+    // Runs again if another transaction changes what this one read.
+    db.transact(|transaction| {
+        let left = balance(transaction, bank, from)?;
+        let right = balance(transaction, bank, to)?;
         if left < amount {
             return Ok(false);
         }
@@ -41,12 +41,8 @@ fn transfer(db: &Db, bank: &Bank, from: u64, to: u64, amount: u64) -> Result<boo
         let last = transaction.iter(&bank.journal).next_back().transpose()?;
         let line = last.map_or(0, |(line, _)| number(&line)) + 1;
         transaction.put(&bank.journal, line.to_be_bytes(), format!("{from} {to} {amount}"));
-        match transaction.commit(Durability::Os) {
-            // Another transaction changed what this one read: repeat it.
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
-            committed => return committed.map(|_| true),
-        }
-    }
+        Ok(true)
+    })
 }
 
 struct Bank {

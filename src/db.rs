@@ -6,6 +6,7 @@
 mod durable;
 mod inspect;
 mod streams;
+mod transact;
 
 use std::fmt;
 use std::path::Path;
@@ -20,6 +21,8 @@ use crate::options::PartitionOptions;
 use crate::partition::Partition;
 use crate::snapshot::Snapshot;
 use crate::transaction::Transaction;
+
+pub use transact::TransactOptions;
 
 /// An open database. Cheap to clone; all clones are the same database.
 ///
@@ -262,7 +265,8 @@ impl Db {
         Batch(self.0.batch())
     }
 
-    /// Begins a transaction, which reads the current state of the database.
+    /// Begins a transaction, which reads the current state of the database. [`Db::transact`] also commits it, and
+    /// repeats it after conflicts.
     ///
     /// # Cost
     /// That of a snapshot, which the transaction holds until it ends.

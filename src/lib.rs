@@ -77,8 +77,8 @@
 //! old and the new value.
 //! [`Partition::compare_and_set`] replaces a value if it equals the expected value. A [`Transaction`]
 //! reads and writes any keys of any partitions; its commit returns [`ErrorKind::Conflict`] if another
-//! writer changed what it read. Both use [`Batch::require`], which refuses a batch if a key was written
-//! after a given sequence number.
+//! writer changed what it read. [`Db::transact`] runs one and repeats it after conflicts. Both use
+//! [`Batch::require`], which refuses a batch if a key was written after a given sequence number.
 //!
 //! ```
 //! # use siltstone::Db;
@@ -200,7 +200,7 @@ pub use ::largeval::LargeValueOptions;
 pub use ::metahive::{MetaHive, MetaHiveOptions};
 pub use batch::{Batch, PartitionBatch};
 pub use builder::Builder;
-pub use db::Db;
+pub use db::{Db, TransactOptions};
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub use lsm_core::db::BackgroundMode;

@@ -13,7 +13,8 @@ use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 
 /// A serializable transaction: reads and writes on any partitions of one database.
-/// [`Db::transaction`](crate::Db::transaction) begins one.
+/// [`Db::transaction`](crate::Db::transaction) begins one, [`Db::transact`](crate::Db::transact) runs one and repeats it
+/// after conflicts.
 ///
 /// A transaction reads the database as of its begin, and its own writes. It holds no lock and blocks
 /// no other thread. [`Transaction::commit`] validates the reads: the keys that were read, including
@@ -29,22 +30,19 @@ use crate::snapshot::Snapshot;
 ///
 /// # Examples
 /// ```
-/// use siltstone::{Db, Durability, ErrorKind, Partition, Result};
+/// use siltstone::{Db, Partition, Result};
 ///
 /// /// Increments the number of visits.
 /// fn visit(db: &Db, page: &Partition) -> Result<u32> {
-///     loop {
-///         let mut transaction = db.transaction();
+///     // Again and again, if another writer comes first.
+///     db.transact(|transaction| {
 ///         let visits = match transaction.get(page, "visits")? {
 ///             Some(visits) => u32::from_be_bytes(visits[..].try_into().expect("four bytes")),
 ///             None => 0,
 ///         };
 ///         transaction.put(page, "visits", (visits + 1).to_be_bytes());
-///         match transaction.commit(Durability::Os) {
-///             Err(error) if error.kind() == ErrorKind::Conflict => continue,
-///             committed => return committed.map(|_| visits + 1),
-///         }
-///     }
+///         Ok(visits + 1)
+///     })
 /// }
 ///
 /// # fn main() -> Result<()> {

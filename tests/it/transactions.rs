@@ -6,6 +6,7 @@
 mod history;
 mod model;
 mod races;
+mod transact;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
