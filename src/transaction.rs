@@ -1,12 +1,14 @@
 //! [`Transaction`]: reads and writes that are committed together, or refused after a conflict.
 
+mod savepoints;
+
 use std::fmt;
 
 use lsm_core::db::{Commit, TransactionCursor, TransactionKeys, TransactionRange};
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
-use lsm_core::types::Slice;
+use lsm_core::types::{SeqNo, Slice};
 
 use crate::partition::Partition;
 use crate::readable::Readable;
@@ -356,8 +358,53 @@ impl Transaction {
         self.0.delete_prefix(&partition.0, prefix);
     }
 
+    /// Deletes every key of `partition`: those that the transaction sees, and those that others put there before the
+    /// commit. Own writes before the call are gone, later ones stay. See [`Partition::clear`]. It reads nothing, so it
+    /// conflicts with no write of others.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("old", "1")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.clear(&cache);
+    /// transaction.put(&cache, "new", "2");
+    /// transaction.commit(Durability::Os)?;
+    /// assert_eq!(cache.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn clear(&mut self, partition: &Partition) {
+        self.0.clear(&partition.0);
+    }
+
+    /// Requires that no one has written to `key` in `partition` after the sequence number `at_most`, when the
+    /// transaction is committed: for a value that was read before it began. Otherwise the commit returns
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict), as for [`Batch::require`](crate::Batch::require).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Durability, ErrorKind};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let pages = db.partition("pages")?;
+    /// let shown = pages.put("home", "a page that somebody edits")?;
+    /// pages.put("home", "the edit of somebody else")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.require(&pages, "home", shown.seq);
+    /// transaction.put(&pages, "home", "a late edit");
+    /// let refused = transaction.commit(Durability::Os).expect_err("it was written since");
+    /// assert_eq!(refused.kind(), ErrorKind::Conflict);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn require(&mut self, partition: &Partition, key: impl AsRef<[u8]>, at_most: SeqNo) {
+        self.0.require(&partition.0, key, at_most);
+    }
+
     /// Commits the writes if no other writer has changed what the transaction read. A transaction
-    /// without writes always succeeds, because it read one snapshot.
+    /// without writes and requirements always succeeds, because it read one snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict): repeat the transaction, including its

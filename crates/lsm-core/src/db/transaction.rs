@@ -14,6 +14,7 @@ mod cursor;
 mod own;
 mod range;
 mod reads;
+mod savepoints;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,12 +25,13 @@ use super::handle::{Db, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::WriteOptions;
 use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
-use crate::types::{PartitionId, Slice};
+use crate::types::{SeqNo, Slice};
 
 pub use cursor::TransactionCursor;
-use own::{OwnRange, OwnWrites};
+use own::{OwnPartitions, OwnRange, OwnWrites};
 pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
+use savepoints::Savepoints;
 
 /// Reads and writes on any partitions of one database that are committed together if no one changed
 /// the data that it read.
@@ -39,7 +41,10 @@ pub struct Transaction {
     snapshot: Snapshot,
     reads: Arc<Reads>,
     /// The newest of its own operations on each key.
-    writes: BTreeMap<PartitionId, (Partition, Arc<OwnWrites>)>,
+    writes: OwnPartitions,
+    /// The requirements that the caller named.
+    required: Vec<(Partition, Vec<u8>, SeqNo)>,
+    savepoints: Savepoints,
     /// The error for which it cannot be committed.
     refused: Option<Error>,
 }
@@ -54,7 +59,15 @@ impl Db {
 impl Transaction {
     pub(super) fn new(db: Db) -> Transaction {
         let snapshot = db.snapshot();
-        Transaction { db, snapshot, reads: Arc::default(), writes: BTreeMap::new(), refused: None }
+        Transaction {
+            db,
+            snapshot,
+            reads: Arc::default(),
+            writes: BTreeMap::new(),
+            required: Vec::new(),
+            savepoints: Savepoints::default(),
+            refused: None,
+        }
     }
 
     /// Returns the snapshot that it reads. Reads through it are not validated.
@@ -154,32 +167,73 @@ impl Transaction {
         self.erase(partition, &prefix_bounds(prefix.as_ref()));
     }
 
+    /// Deletes every key of `partition`.
+    pub fn clear(&mut self, partition: &Partition) {
+        // The commit makes a clear of a range that holds every key.
+        self.delete_range(partition, ..);
+    }
+
+    /// Requires that no one has written to `key` in `partition` after `at_most`, when it is committed.
+    pub fn require(&mut self, partition: &Partition, key: impl AsRef<[u8]>, at_most: SeqNo) {
+        if self.is_own(partition) {
+            self.required.push((partition.clone(), key.as_ref().to_vec(), at_most));
+        }
+    }
+
     fn erase(&mut self, partition: &Partition, bounds: &Bounds) {
+        if !self.is_own(partition) {
+            return;
+        }
         // As a scan of the same bounds finds nothing, their deletion deletes nothing.
-        if let Some(span) = OwnWrites::span_of(bounds)
-            && let Some(own) = self.own_to_change(partition)
-        {
-            own.erase(span);
+        if let Some(span) = OwnWrites::span_of(bounds) {
+            let own = own_of(&mut self.writes, partition);
+            self.savepoints.note_all(partition.state().id, own);
+            Arc::make_mut(own).erase(span);
         }
     }
 
     fn write(&mut self, partition: &Partition, key: &[u8], value: Option<Slice>) {
-        if let Some(own) = self.own_to_change(partition) {
-            own.entries.insert(key.to_vec(), value);
+        if self.is_own(partition) {
+            let own = own_of(&mut self.writes, partition);
+            self.savepoints.note_entry(partition.state().id, own, key);
+            // Existing ranges keep the writes as they were when they began: the map is copied if a
+            // range shares it.
+            Arc::make_mut(own).entries.insert(key.to_vec(), value);
         }
     }
 
-    fn own_to_change(&mut self, partition: &Partition) -> Option<&mut OwnWrites> {
-        if !Arc::ptr_eq(self.db.inner(), partition.db()) {
+    /// Returns `true` if `partition` is of this database; the commit returns the error if it is not.
+    fn is_own(&mut self, partition: &Partition) -> bool {
+        let is_own = Arc::ptr_eq(self.db.inner(), partition.db());
+        if !is_own {
             let message = "the partition belongs to another database";
             self.refused = Some(Error::new(ErrorKind::InvalidArgument, message));
-            return None;
         }
-        let id = partition.state().id;
-        let (_, own) = self.writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
-        // Existing ranges keep the writes as they were when they began: the map is copied if a
-        // range shares it.
-        Some(Arc::make_mut(own))
+        is_own
+    }
+
+    /// Marks the present state of the own writes and requirements; the newest mark counts first.
+    pub fn set_savepoint(&mut self) {
+        self.savepoints.set(self.required.len(), self.refused.clone());
+    }
+
+    /// Takes back the own writes and requirements since the newest savepoint, and removes it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none.
+    pub fn rollback_to_savepoint(&mut self) -> Result<()> {
+        let savepoint = self.savepoints.roll_back(&mut self.writes)?;
+        self.required.truncate(savepoint.required_len);
+        self.refused = savepoint.refused;
+        Ok(())
+    }
+
+    /// Removes the newest savepoint, and keeps what was done since.
+    ///
+    /// # Errors
+    /// As [`Transaction::rollback_to_savepoint`].
+    pub fn pop_savepoint(&mut self) -> Result<()> {
+        self.savepoints.pop()
     }
 
     /// Commits the writes if all reads are still valid.
@@ -191,7 +245,9 @@ impl Transaction {
             return Err(refused);
         }
         let inner = self.db.inner();
-        if self.writes.is_empty() {
+        // A partition may have lost all of them in a rollback.
+        let has_writes = self.writes.values().any(|(_, own)| !own.is_empty());
+        if !has_writes && self.required.is_empty() {
             inner.check_not_closed()?;
             // A transaction without writes counts as if it had run at its snapshot.
             return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.context.epoch });
@@ -207,11 +263,21 @@ impl Transaction {
                 }
             }
         }
+        for (partition, key, at_most) in &self.required {
+            batch.add_require(partition, key, *at_most);
+        }
         // Only its reads: two transactions that write one key without reading it follow each other.
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
         batch.commit(options)
     }
+}
+
+/// The own writes to `partition`, to be changed.
+fn own_of<'a>(writes: &'a mut OwnPartitions, partition: &Partition) -> &'a mut Arc<OwnWrites> {
+    let id = partition.state().id;
+    let (_, own) = writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
+    own
 }
 
 impl fmt::Debug for Transaction {

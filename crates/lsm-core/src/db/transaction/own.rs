@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::db::Partition;
 use crate::read::Bounds;
-use crate::types::{DeletedRange, DeletedRanges, SeqNo, Slice};
+use crate::types::{DeletedRange, DeletedRanges, PartitionId, SeqNo, Slice};
+
+/// The own writes to each partition.
+pub(super) type OwnPartitions = BTreeMap<PartitionId, (Partition, Arc<OwnWrites>)>;
 
 /// The own writes to a partition.
 #[derive(Clone, Default)]
@@ -26,6 +30,11 @@ impl OwnWrites {
     /// The own state of a key: its value, `None` if it is deleted; the outer `None` if it was not written.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Slice>> {
         self.entries.get(key).or_else(|| self.erases(key).then_some(DELETED))
+    }
+
+    /// Returns `true` if nothing was written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.erased.is_empty()
     }
 
     /// Returns `true` if a deleted range holds the key.
