@@ -79,6 +79,7 @@
 //! reads and writes any keys of any partitions; its commit returns [`ErrorKind::Conflict`] if another
 //! writer changed what it read. [`Db::transact`] runs one and repeats it after conflicts. Both use
 //! [`Batch::require`], which refuses a batch if a key was written after a given sequence number.
+//! [`Transaction::get_for_update`] locks a key that many threads change.
 //!
 //! ```
 //! # use siltstone::Db;

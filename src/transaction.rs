@@ -1,5 +1,6 @@
 //! [`Transaction`]: reads and writes that are committed together, or refused after a conflict.
 
+mod locking;
 mod savepoints;
 
 use std::fmt;
@@ -19,11 +20,12 @@ use crate::snapshot::Snapshot;
 /// after conflicts.
 ///
 /// A transaction reads the database as of its begin, and its own writes. It holds no lock and blocks
-/// no other thread. [`Transaction::commit`] validates the reads: the keys that were read, including
-/// keys that did not exist, and the parts of ranges that were iterated over, including the gaps between
-/// their keys. If another writer has changed any of these since the transaction began, the commit
-/// returns [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing. Then repeat the
-/// whole work in a new transaction.
+/// no other thread, unless it locks keys by [`Transaction::get_for_update`]. [`Transaction::commit`]
+/// validates the reads: the keys that were read, including keys that did not exist, and the parts of
+/// ranges that were iterated over, including the gaps between their keys. If another writer has changed
+/// any of these since the transaction began, the commit returns
+/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing. Then repeat the whole work in
+/// a new transaction; `Db::transact` does that.
 ///
 /// Committed transactions are serializable in the order of their sequence numbers, together with all
 /// other batches. Keys that a transaction writes and does not read are not validated.
@@ -404,7 +406,7 @@ impl Transaction {
     }
 
     /// Commits the writes if no other writer has changed what the transaction read. A transaction
-    /// without writes and requirements always succeeds, because it read one snapshot.
+    /// without writes, locks and requirements always succeeds, because it read one snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict): repeat the transaction, including its

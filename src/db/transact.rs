@@ -105,8 +105,8 @@ impl From<Durability> for TransactOptions {
 
 /// Transactions that are repeated.
 impl Db {
-    /// Runs `work` in a transaction and commits it. If another writer changed what `work` read,
-    /// the writes are discarded, and `work` runs again in a new transaction. So `work` must
+    /// Runs `work` in a transaction and commits it. If another writer changed what `work` read, or `work` was refused a
+    /// lock because of a deadlock, the writes are discarded, and `work` runs again in a new transaction. So `work` must
     /// have no side effects but those on its transaction. It may return any error that an
     /// [`Error`](crate::Error) converts to; an error discards the writes.
     ///
@@ -183,13 +183,24 @@ impl Db {
             let mut transaction = self.transaction();
             let result = work(&mut transaction);
             let is_last = attempt >= attempts_max;
-            let result = result?;
-            match transaction.commit(write) {
-                Ok(commit) => return Ok((result, commit)),
-                Err(error) if is_last || error.kind() != ErrorKind::Conflict => {
+            let refused = match result {
+                // Of any type, so that the transaction itself has to say it.
+                Err(_) if !is_last && transaction.0.is_deadlocked() => {
+                    // With its locks, before the pause.
+                    drop(transaction);
+                    None
+                }
+                Err(error) => return Err(error),
+                Ok(result) => match transaction.commit(write) {
+                    Ok(commit) => return Ok((result, commit)),
+                    Err(error) => Some(error),
+                },
+            };
+            match refused {
+                Some(error) if is_last || error.kind() != ErrorKind::Conflict => {
                     return Err(error.into());
                 }
-                Err(_) => pause(attempt),
+                _ => pause(attempt),
             }
             attempt = attempt.saturating_add(1);
         }

@@ -4,6 +4,7 @@
 //! checks that the transactions committed by threads are serializable.
 
 mod history;
+mod locks;
 mod model;
 mod races;
 mod transact;

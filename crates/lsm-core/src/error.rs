@@ -43,6 +43,13 @@ pub enum ErrorKind {
     /// Another writer changed data that the batch or transaction depends on; nothing was written.
     /// Repeat the work, including its reads.
     Conflict,
+    /// Another transaction has the lock of a key, and did not end within the time limit of the request;
+    /// nothing was done. The message names the key. The transaction may go on, or end and be repeated.
+    LockTimeout,
+    /// The transaction waits for the lock of a key whose owner waits for the transaction, directly or through
+    /// others; nothing was done. The message names the key. Drop the transaction, which frees its locks, and repeat
+    /// the work.
+    Deadlock,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
     /// The store refuses writes: it was opened read-only, or a sync of its log failed. The source

@@ -1,8 +1,9 @@
-//! Transactions of several threads: the result must be that of the same transactions one after
+//! Transactions of several threads, with and without locks: the result must be that of the same transactions one after
 //! another, in the order of their sequence numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use lsm_core::fs::MemFs;
 use siltstone::{Db, Durability, ErrorKind, Partition, Slice};
@@ -62,11 +63,23 @@ fn key(n: u64) -> String {
 /// Runs a transaction; `None` if it was refused.
 fn run(db: &Db, partitions: &[Partition; 2], rng: &mut Rng, name: &str) -> Option<Committed> {
     let mut transaction = db.transaction();
+    // Longer than the test: a wait ends when the owner ends, or is refused as a deadlock.
+    transaction.set_lock_timeout(Duration::from_secs(600));
     let mut done = Committed::default();
     for _ in 0..rng.below(4) {
         let partition = rng.index(2);
         let key = key(rng.below(KEYS));
-        let value = transaction.get(&partitions[partition], &key).unwrap();
+        let value = if rng.chance(1, 3) {
+            match transaction.get_for_update(&partitions[partition], &key) {
+                Ok(value) => value,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Deadlock);
+                    return None;
+                }
+            }
+        } else {
+            transaction.get(&partitions[partition], &key).unwrap()
+        };
         done.gets.push((partition, key, value));
     }
     if rng.chance(1, 2) {
@@ -91,6 +104,12 @@ fn run(db: &Db, partitions: &[Partition; 2], rng: &mut Rng, name: &str) -> Optio
             None => transaction.delete(&partitions[target.0], &target.1),
         }
         writes.insert(target, value);
+        if rng.chance(1, 4) {
+            transaction.set_savepoint();
+            transaction.put(&partitions[0], key(rng.below(KEYS)), "taken back");
+            transaction.delete_range(&partitions[1], key(rng.below(KEYS))..);
+            transaction.rollback_to_savepoint().unwrap();
+        }
     }
     done.writes = writes.into_iter().map(|((p, key), value)| (p, key, value)).collect();
     match transaction.commit(Durability::Os) {

@@ -1,11 +1,12 @@
 //! Interleaved transactions on one thread against a model that keeps every operation: each read
-//! returns what the snapshot has, and a commit is refused exactly if another write changed what was
-//! read.
+//! returns what the snapshot has, a locked one the newest value, and a commit is refused exactly if another
+//! write changed what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use lsm_core::fs::MemFs;
-use siltstone::{Db, Durability, Partition, Slice, Transaction};
+use siltstone::{Db, Durability, ErrorKind, Partition, Slice, Transaction};
 use testkit::Rng;
 
 use super::{is_conflict, open};
@@ -30,6 +31,9 @@ impl Model {
     }
 }
 
+/// The own writes to both partitions.
+type Own = [BTreeMap<String, Option<String>>; 2];
+
 /// The reads of a transaction in a partition: from one key to another, both included.
 struct Read {
     partition: usize,
@@ -40,14 +44,22 @@ struct Read {
 struct Open {
     transaction: Transaction,
     at: u64,
-    own: [BTreeMap<String, Option<String>>; 2],
+    own: Own,
     reads: Vec<Read>,
+    locks: BTreeSet<(usize, String)>,
+    /// The locked keys that were read, and the number at that moment.
+    locked_reads: BTreeMap<(usize, String), u64>,
+    savepoints: Vec<Own>,
 }
 
 impl Open {
     /// The partition as the transaction must see it.
     fn expected(&self, model: &Model, partition: usize) -> Content {
-        let mut content = model.at(self.at, partition);
+        self.expected_at(self.at, model, partition)
+    }
+
+    fn expected_at(&self, at: u64, model: &Model, partition: usize) -> Content {
+        let mut content = model.at(at, partition);
         for (key, value) in &self.own[partition] {
             match value {
                 Some(value) => content.insert(key.clone(), value.clone()),
@@ -58,11 +70,12 @@ impl Open {
     }
 
     fn conflicts(&self, model: &Model) -> bool {
-        let later = model.0.iter().filter(|(seq, ..)| *seq > self.at);
-        later.into_iter().any(|(_, partition, key, _)| {
-            self.reads.iter().any(|read: &Read| {
+        model.0.iter().any(|(seq, partition, key, _)| {
+            let locked = self.locked_reads.get(&(*partition, key.clone()));
+            let is_read = self.reads.iter().any(|read: &Read| {
                 read.partition == *partition && read.first <= *key && *key <= read.last
-            })
+            });
+            *seq > self.at && is_read || locked.is_some_and(|at| seq > at)
         })
     }
 }
@@ -113,12 +126,19 @@ impl Harness {
     }
 
     fn step(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.below(24) {
             0..3 if self.open.len() < 5 => {
                 let transaction = self.db.transaction();
                 let at = transaction.snapshot().seq().get();
-                let own = [BTreeMap::new(), BTreeMap::new()];
-                self.open.push(Open { transaction, at, own, reads: Vec::new() });
+                self.open.push(Open {
+                    transaction,
+                    at,
+                    own: Own::default(),
+                    reads: Vec::new(),
+                    locks: BTreeSet::new(),
+                    locked_reads: BTreeMap::new(),
+                    savepoints: Vec::new(),
+                });
             }
             0..5 => self.write_apart(),
             5..8 => self.get(),
@@ -126,7 +146,10 @@ impl Harness {
             11..15 => self.write(),
             15..18 => self.commit(),
             18 => self.partitions[self.rng.index(2)].flush().unwrap(),
-            _ => self.partitions[self.rng.index(2)].compact(..).unwrap(),
+            19 => self.partitions[self.rng.index(2)].compact(..).unwrap(),
+            20..22 => self.lock(),
+            22 => self.set_savepoint(),
+            _ => self.roll_back(),
         }
     }
 
@@ -178,6 +201,56 @@ impl Harness {
             if !open.own[partition].contains_key(&key) {
                 open.reads.push(Read { partition, first: key.clone(), last: key });
             }
+        }
+    }
+
+    /// Locks a key, and reads it if no other transaction has it.
+    fn lock(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let partition = self.rng.index(2);
+        let key = key(&mut self.rng);
+        let locked = (partition, key.clone());
+        let others = self.open.iter().enumerate().filter(|(other, _)| *other != at);
+        let is_busy = others.into_iter().any(|(_, other)| other.locks.contains(&locked));
+        let now = self.db.visible_seq().get();
+        let open = &mut self.open[at];
+        open.transaction.set_lock_timeout(Duration::ZERO);
+        let found = open.transaction.get_for_update(&self.partitions[partition], &key);
+        if is_busy {
+            assert_eq!(found.unwrap_err().kind(), ErrorKind::LockTimeout);
+            return;
+        }
+        let content = open.expected_at(u64::MAX, &self.model, partition);
+        assert_eq!(found.unwrap().as_deref(), content.get(&key).map(String::as_bytes), "{key}");
+        if !open.own[partition].contains_key(&key) {
+            open.locked_reads.entry(locked.clone()).or_insert(now);
+        }
+        open.locks.insert(locked);
+    }
+
+    fn set_savepoint(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let open = &mut self.open[at];
+        open.transaction.set_savepoint();
+        open.savepoints.push(open.own.clone());
+    }
+
+    fn roll_back(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let open = &mut self.open[at];
+        let is_popped = self.rng.chance(1, 4);
+        let answer = if is_popped {
+            open.transaction.pop_savepoint()
+        } else {
+            open.transaction.rollback_to_savepoint()
+        };
+        let Some(own) = open.savepoints.pop() else {
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            return;
+        };
+        answer.unwrap();
+        if !is_popped {
+            open.own = own;
         }
     }
 
@@ -243,7 +316,8 @@ impl Harness {
         let Some(at) = self.pick() else { return };
         let open = self.open.swap_remove(at);
         let writes = open.own.iter().map(BTreeMap::len).sum::<usize>();
-        let conflicts = writes > 0 && open.conflicts(&self.model);
+        let is_validated = writes > 0 || !open.locked_reads.is_empty();
+        let conflicts = is_validated && open.conflicts(&self.model);
         let Open { transaction, own, at: began, .. } = open;
         let answer = transaction.commit(Durability::Os);
         assert_eq!(is_conflict(&answer), conflicts, "began at {began}: {answer:?}");

@@ -40,6 +40,7 @@ mod job;
 mod job_parts;
 mod jobs;
 mod leases;
+mod locks;
 mod log;
 mod log_search;
 mod log_upkeep;
@@ -99,6 +100,7 @@ use commit::CommitPath;
 use context::{DbContext, Setup};
 use events::Events;
 use job::JobRunner;
+use locks::LockTable;
 use log::Log;
 use ownership::Ownership;
 use scheduler::Scheduler;
@@ -113,6 +115,7 @@ pub(crate) struct DbInner {
     // Each with locks of its own inside.
     counters: Arc<Counters>,
     snapshots: Arc<Snapshots>,
+    locks: Arc<LockTable>,
     catalog: Arc<Catalog>,
     log: Arc<Log>,
     commit: Arc<CommitPath>,

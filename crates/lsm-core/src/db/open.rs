@@ -21,6 +21,7 @@ use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
 use super::leases::LeaseTable;
+use super::locks::LockTable;
 use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::ownership::{Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
@@ -297,6 +298,7 @@ impl Builder {
         start(Arc::new(DbInner {
             scheduler: Arc::new(scheduler),
             snapshots: runner.snapshots.clone(),
+            locks: Arc::new(LockTable::new(context.clock.clone())),
             runner,
             ownership,
             context,

@@ -1,7 +1,8 @@
 //! [`Transaction`]: reads at a snapshot, private writes, and a batch that requires that the reads
 //! are still valid.
 //!
-//! It holds no lock while it is open and delays no other caller. At the commit, `require.rs`
+//! It holds no lock while it is open and delays no other caller, but for the keys that it locks on
+//! request: `locks.rs`, between transactions alone. At the commit, `require.rs`
 //! validates its reads. If two transactions read and wrote the same data, the second to commit gets
 //! a conflict and starts again. So committed transactions are as if they had run one after another,
 //! in the order of their sequence numbers.
@@ -19,10 +20,13 @@ mod savepoints;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::commit::Commit;
 use super::handle::{Db, Partition, Snapshot};
+use super::locks::HeldLocks;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::check_key;
 use crate::options::WriteOptions;
 use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
 use crate::types::{SeqNo, Slice};
@@ -32,6 +36,9 @@ use own::{OwnPartitions, OwnRange, OwnWrites};
 pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
 use savepoints::Savepoints;
+
+/// The time for which a transaction waits for the lock of a key, unless it sets another.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads and writes on any partitions of one database that are committed together if no one changed
 /// the data that it read.
@@ -47,6 +54,10 @@ pub struct Transaction {
     savepoints: Savepoints,
     /// The error for which it cannot be committed.
     refused: Option<Error>,
+    /// Freed after the commit is answered.
+    locks: Option<HeldLocks>,
+    lock_timeout: Duration,
+    is_deadlocked: bool,
 }
 
 impl Db {
@@ -67,6 +78,9 @@ impl Transaction {
             required: Vec::new(),
             savepoints: Savepoints::default(),
             refused: None,
+            locks: None,
+            lock_timeout: LOCK_TIMEOUT,
+            is_deadlocked: false,
         }
     }
 
@@ -236,6 +250,46 @@ impl Transaction {
         self.savepoints.pop()
     }
 
+    /// Sets the time for which later calls of [`Transaction::get_for_update`] wait.
+    pub fn set_lock_timeout(&mut self, timeout: Duration) {
+        self.lock_timeout = timeout;
+    }
+
+    /// Returns `true` if a request of it was refused because of a deadlock.
+    pub fn is_deadlocked(&self) -> bool {
+        self.is_deadlocked
+    }
+
+    /// Locks `key` in `partition` until the transaction ends, and returns its newest value, own writes
+    /// included.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Deadlock`]; [`ErrorKind::LockTimeout`]; those of a get.
+    pub fn get_for_update(
+        &mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Slice>> {
+        let key = key.as_ref();
+        partition.check_snapshot(&self.snapshot)?;
+        check_key(key)?;
+        let inner = self.db.inner();
+        // Two keys of users are two stored keys, in every form.
+        let stored = partition.state().key_form.stored(key.to_vec());
+        let locks = self.locks.get_or_insert_with(|| inner.locks.owner());
+        let locked = locks.lock(partition.state(), &stored, self.lock_timeout);
+        self.is_deadlocked |= locked.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock);
+        locked?;
+        if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
+            return Ok(own.clone());
+        }
+        // The number first: the later read sees every operation through it.
+        let seq = inner.commit.visible_seq();
+        self.reads.note_locked(partition.state(), stored, seq);
+        // The newest value: the owner of the lock before has written one that the snapshot lacks.
+        partition.get(key)
+    }
+
     /// Commits the writes if all reads are still valid.
     ///
     /// # Errors
@@ -247,7 +301,7 @@ impl Transaction {
         let inner = self.db.inner();
         // A partition may have lost all of them in a rollback.
         let has_writes = self.writes.values().any(|(_, own)| !own.is_empty());
-        if !has_writes && self.required.is_empty() {
+        if !has_writes && self.required.is_empty() && !self.reads.has_locked() {
             inner.check_not_closed()?;
             // A transaction without writes counts as if it had run at its snapshot.
             return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.context.epoch });

@@ -21,6 +21,8 @@ struct PartitionReads {
     partition: Arc<PartitionState>,
     /// Stored keys.
     keys: BTreeSet<Vec<u8>>,
+    /// Stored keys that were locked, and the numbers through which their reads saw everything.
+    locked: BTreeMap<Vec<u8>, SeqNo>,
     scans: Vec<Scan>,
 }
 
@@ -48,6 +50,18 @@ impl Reads {
         reads_of(&mut partitions, partition).keys.insert(stored);
     }
 
+    /// Notes that `stored`, a stored key, is locked, and is read at or after `seq`.
+    pub(super) fn note_locked(&self, partition: &Arc<PartitionState>, stored: Vec<u8>, seq: SeqNo) {
+        let mut partitions = self.0.lock();
+        // Of several reads the first counts: what it returned may have been used.
+        reads_of(&mut partitions, partition).locked.entry(stored).or_insert(seq);
+    }
+
+    /// Returns `true` if a locked key was read, and not only the snapshot.
+    pub(super) fn has_locked(&self) -> bool {
+        self.0.lock().values().any(|reads| !reads.locked.is_empty())
+    }
+
     /// Notes a range without any reads yet.
     pub(super) fn begin_scan(
         reads: &Arc<Reads>,
@@ -61,16 +75,20 @@ impl Reads {
         ScanMark { reads: reads.clone(), partition: partition.id, index: scans.len() - 1 }
     }
 
-    /// The requirements that nothing has changed since the snapshot `at`.
+    /// The requirements that nothing has changed since the snapshot `at`, and no locked key since its read.
     pub(super) fn requirements(&self, at: SeqNo) -> Vec<Requirement> {
         let mut requirements = Vec::new();
         for reads in self.0.lock().values() {
-            let keys = reads.keys.iter().map(|key| Subject::key(key.clone()));
-            let ranges = reads.scans.iter().flat_map(Scan::seen).map(Subject::Range);
-            requirements.extend(keys.chain(ranges).map(|subject| Requirement {
+            let keys = reads.keys.iter().map(|key| (Subject::key(key.clone()), at));
+            let locked = reads.locked.iter().map(|(key, seq)| (Subject::key(key.clone()), *seq));
+            let ranges = reads.scans.iter().flat_map(Scan::seen);
+            let ranges = ranges.map(|range| (Subject::Range(range), at));
+            let all = keys.chain(locked).chain(ranges);
+            requirements.extend(all.map(|(subject, at_most)| Requirement {
                 partition: reads.partition.clone(),
                 subject,
-                at_most: at,
+                at_most,
+                // The snapshot is not newer than any of them.
                 is_held: true,
             }));
         }
@@ -85,6 +103,7 @@ fn reads_of<'a>(
     partitions.entry(partition.id).or_insert_with(|| PartitionReads {
         partition: partition.clone(),
         keys: BTreeSet::new(),
+        locked: BTreeMap::new(),
         scans: Vec::new(),
     })
 }

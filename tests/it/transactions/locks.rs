@@ -1,0 +1,217 @@
+//! Locks of keys that transactions take on request, together with writes that take none.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lsm_core::fs::MemFs;
+use siltstone::{
+    Db, Durability, Error, ErrorKind, MetaHiveOptions, PartitionOptions, Result, Transaction,
+};
+
+use super::{check_counter, is_conflict, number, open, stepped};
+
+/// Longer than any test runs: a wait of a test ends by the end of the owner.
+const LONG: Duration = Duration::from_secs(600);
+
+fn kind<T>(answer: Result<T>) -> Option<ErrorKind> {
+    answer.err().map(|error| error.kind())
+}
+
+#[test]
+fn eight_threads_with_locks_on_one_counter_lose_nothing_and_never_repeat() {
+    let attempts = AtomicU32::new(0);
+    check_counter(|db, page| {
+        db.transact(|transaction| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            transaction.set_lock_timeout(LONG);
+            let old = transaction.get_for_update(page, "counter")?;
+            let new = old.as_deref().map_or(0, number) + 1;
+            transaction.put(page, "counter", new.to_be_bytes());
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    });
+    assert_eq!(attempts.into_inner(), 8 * 150);
+}
+
+/// Threads that lock, threads that do not, and plain updates lose none of each other's additions.
+#[test]
+fn locks_and_optimism_on_one_counter_lose_nothing() {
+    let turn = AtomicU32::new(0);
+    check_counter(|db, page| {
+        let way = turn.fetch_add(1, Ordering::Relaxed) % 3;
+        if way == 0 {
+            page.update("counter", |old| Some((old.map_or(0, number) + 1).to_be_bytes())).unwrap();
+            return;
+        }
+        let added = db.transact(|transaction| {
+            transaction.set_lock_timeout(LONG);
+            let old = match way {
+                1 => transaction.get_for_update(page, "counter")?,
+                _ => transaction.get(page, "counter")?,
+            };
+            let new = old.as_deref().map_or(0, number) + 1;
+            transaction.put(page, "counter", new.to_be_bytes());
+            Ok::<_, Error>(())
+        });
+        added.unwrap();
+    });
+}
+
+/// Two that lock the same keys in different order: one is refused, and its repetition succeeds.
+#[test]
+fn a_deadlock_is_found_and_resolved_by_repetition() {
+    let db = open(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    let both = Barrier::new(2);
+    let deadlocks = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for keys in [["a", "b"], ["b", "a"]] {
+            let db = &db;
+            let p = &p;
+            let both = &both;
+            let deadlocks = &deadlocks;
+            scope.spawn(move || {
+                let mut is_first = true;
+                let done = db.transact(|transaction| {
+                    transaction.set_lock_timeout(LONG);
+                    let first = transaction.get_for_update(p, keys[0])?;
+                    if std::mem::take(&mut is_first) {
+                        both.wait();
+                    }
+                    let second = transaction.get_for_update(p, keys[1]).inspect_err(|error| {
+                        assert_eq!(error.kind(), ErrorKind::Deadlock);
+                        assert!(
+                            error.to_string().contains(&format!("key \"{}\"", keys[1])),
+                            "{error}"
+                        );
+                        deadlocks.fetch_add(1, Ordering::Relaxed);
+                    })?;
+                    for (key, old) in keys.into_iter().zip([first, second]) {
+                        let new = old.as_deref().map_or(0, number) + 1;
+                        transaction.put(p, key, new.to_be_bytes());
+                    }
+                    Ok::<_, Error>(())
+                });
+                done.unwrap();
+            });
+        }
+    });
+    // More than one if the refused one comes back before the other is awake.
+    assert!(deadlocks.into_inner() > 0);
+    for key in ["a", "b"] {
+        assert_eq!(number(&p.get(key).unwrap().unwrap()), 2);
+    }
+}
+
+/// A transaction that waits for no lock.
+fn impatient(db: &Db) -> Transaction {
+    let mut transaction = db.transaction();
+    transaction.set_lock_timeout(Duration::ZERO);
+    transaction
+}
+
+#[test]
+fn a_lock_is_free_when_its_transaction_ends() {
+    let db = stepped(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    let q = db.partition("q").unwrap();
+    for ends in 0..4 {
+        let mut first = impatient(&db);
+        first.get_for_update(&p, "k").unwrap();
+        let mut second = impatient(&db);
+        let refused = second.get_for_update(&p, "k").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::LockTimeout);
+        assert!(refused.to_string().contains("partition \"p\": key \"k\" is locked"), "{refused}");
+        // Another key, and the same one of another partition.
+        second.get_for_update(&p, "kk").unwrap();
+        second.get_for_update(&q, "k").unwrap();
+        match ends {
+            0 => drop(first),
+            1 => drop(first.commit(Durability::Os).unwrap()),
+            2 => {
+                p.put("k", "theirs").unwrap();
+                first.put(&p, "k", "mine");
+                assert!(is_conflict(&first.commit(Durability::Os)));
+            }
+            _ => {
+                first.put(&p, vec![0; 1 << 16], "too long");
+                assert_eq!(kind(first.commit(Durability::Os)), Some(ErrorKind::LimitExceeded));
+            }
+        }
+        second.get_for_update(&p, "k").unwrap();
+    }
+}
+
+/// The value is the newest one, which a snapshot from before the wait does not have.
+#[test]
+fn a_locked_read_sees_newest_and_own_values_and_is_validated_from_then_on() {
+    let db = stepped(&MemFs::new());
+    let hive = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    for p in [db.partition("p").unwrap(), db.partition_with("hive", hive).unwrap()] {
+        // A key that has another form in tables of a partition with MetaHive.
+        for key in [&b"k"[..], b"k\x01"] {
+            p.put(key, "1").unwrap();
+            let mut transaction = db.transaction();
+            p.put(key, "2").unwrap();
+            p.flush().unwrap();
+            assert_eq!(transaction.get_for_update(&p, key).unwrap().unwrap(), b"2");
+            transaction.put(&p, key, "3");
+            assert_eq!(transaction.get_for_update(&p, key).unwrap().unwrap(), b"3");
+            transaction.delete(&p, key);
+            assert_eq!(transaction.get_for_update(&p, key).unwrap(), None);
+            transaction.put(&p, key, "4");
+            transaction.commit(Durability::Os).unwrap();
+            assert_eq!(p.get(key).unwrap().unwrap(), b"4");
+
+            // A write in between conflicts, wherever it lies then, and also if nothing is written.
+            for (is_flushed, has_writes) in
+                [(false, false), (false, true), (true, false), (true, true)]
+            {
+                let mut transaction = db.transaction();
+                transaction.get_for_update(&p, key).unwrap();
+                p.delete(key).unwrap();
+                if is_flushed {
+                    p.compact(..).unwrap();
+                }
+                // The first read counts, not this one.
+                assert_eq!(transaction.get_for_update(&p, key).unwrap(), None);
+                if has_writes {
+                    transaction.put(&p, "other", "");
+                }
+                assert!(
+                    is_conflict(&transaction.commit(Durability::Os)),
+                    "{is_flushed} {has_writes}"
+                );
+                p.put(key, "5").unwrap();
+            }
+            // So does one between the snapshot and a read of the snapshot.
+            let mut transaction = db.transaction();
+            p.put(key, "6").unwrap();
+            transaction.get_for_update(&p, key).unwrap();
+            assert_eq!(transaction.get(&p, key).unwrap().unwrap(), b"5", "of the snapshot");
+            transaction.put(&p, "other", "");
+            assert!(is_conflict(&transaction.commit(Durability::Os)));
+        }
+    }
+}
+
+#[test]
+fn locks_of_other_databases_dropped_partitions_and_impossible_keys_are_refused() {
+    let db = stepped(&MemFs::new());
+    let other_db = stepped(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    let foreign = other_db.partition("p").unwrap();
+    let mut transaction = db.transaction();
+    assert_eq!(kind(transaction.get_for_update(&foreign, "k")), Some(ErrorKind::InvalidArgument));
+    assert_eq!(
+        kind(transaction.get_for_update(&p, vec![0; 1 << 16])),
+        Some(ErrorKind::LimitExceeded)
+    );
+    db.drop_partition("p").unwrap();
+    assert_eq!(kind(db.transaction().get_for_update(&p, "k")), Some(ErrorKind::PartitionNotFound));
+    drop(transaction);
+    db.clone().close().unwrap();
+    assert_eq!(kind(db.transaction().get_for_update(&p, "k")), Some(ErrorKind::Closed));
+}
