@@ -232,3 +232,14 @@ impl Drop for HeldLocks {
         }
     }
 }
+
+#[cfg(test)]
+impl LockTable {
+    /// The number of keys that are owned or waited for.
+    fn len(&self) -> usize {
+        self.state.lock().keys.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;
