@@ -23,8 +23,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsm_core::fs::SHIPPED_PREFIX;
 use lsm_core::fs::{AppendMode, File, Fs, LockGuard};
+use lsm_core::fs::{RESTORING, SHIPPED_PREFIX};
 use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
 
@@ -42,11 +42,9 @@ use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
 /// The lock of a folder whose changes are shipped.
 const LOCK: &str = "remote-lock";
-/// The front of the name of a marker; the claimant follows. A promotion of a secondary of the folder, which ships
-/// nothing, is refused because of it.
+/// The front of the name of a marker; the claimant follows. The engine opens no folder with a marker, or with
+/// `RESTORING`, through another file system, which would ship nothing.
 const MARKER_PREFIX: &str = SHIPPED_PREFIX;
-/// In a folder that is being made as the bucket says, and has no marker.
-const RESTORING: &str = "remote-restoring";
 /// The content of the marker of a claim of an empty journal, which may not be stored yet.
 const FIRST: &[u8] = b"first";
 /// Bytes of a log that come with one GET, as far as an object has them.

@@ -68,12 +68,14 @@ fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<
 /// Checks that no other layer ships the folder: what this process writes would not be shipped, and the layer's own
 /// fence would not hold.
 fn check_not_shipped(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    if fs.list_names(dir, names::SHIPPED_PREFIX)?.is_empty() {
+    let marks = [names::SHIPPED_PREFIX, names::RESTORING];
+    let names = fs.list_names(dir, "")?;
+    if !names.iter().any(|name| marks.iter().any(|mark| name.starts_with(mark))) {
         return Ok(());
     }
     let message = format!(
-        "{} is shipped to a bucket, which would not get the writes of this process: end its primary and open the \
-         folder by Remote::primary, or continue in another folder by Remote::take_over",
+        "{} is shipped to a bucket, which would not get the writes of this process: open it by Remote::primary once no \
+         other process has it, or continue in another folder by Remote::take_over",
         dir.display()
     );
     Err(Error::new(ErrorKind::Unsupported, message))
@@ -85,12 +87,9 @@ impl WriterEpoch {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process has it, or is about to; [`ErrorKind::Unsupported`] if the
-    /// process that has it cannot be fenced, or if the folder is shipped by other means than `fs`; those of the file
-    /// system.
+    /// process that has it cannot be fenced, or if another layer than `fs` ships the folder; those of the file system.
     pub(super) fn take(fs: &dyn Fs, dir: &Path, takes_over: bool) -> Result<(WriterEpoch, Lock)> {
-        if takes_over {
-            check_not_shipped(fs, dir)?;
-        }
+        check_not_shipped(fs, dir)?;
         let before = newest_claim(fs, dir)?;
         let mut claim = before;
         for _ in 0..ATTEMPTS {

@@ -33,6 +33,8 @@ pub const TEMPORARY_SUFFIX: &str = ".tmp";
 /// The front of the name of a file that says that another layer ships the folder: the crate `remote`, to a bucket. The
 /// file system of that layer hides the file.
 pub const SHIPPED_PREFIX: &str = "remote-claim-";
+/// The name of a file that says that the layer is making the folder as the bucket says, and has not ended.
+pub const RESTORING: &str = "remote-restoring";
 
 /// The front of the name of a commit cursor.
 pub const CURSOR_PREFIX: &str = "cursor-";

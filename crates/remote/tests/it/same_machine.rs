@@ -5,7 +5,7 @@ use std::sync::Arc;
 use remote::{Primary, Remote};
 use siltstone::fs::{Fs, MemFs};
 use siltstone::secondary::{Level, Secondary};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Readable, Result};
+use siltstone::{BackgroundMode, Builder, Db, Durability, ErrorKind, Readable, Result};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -16,6 +16,11 @@ fn remote(objects: &Objects, disk: &MemFs, rng: &mut Rng) -> Remote {
 
 fn opened(primary: &Primary) -> Db {
     primary.builder().background(BackgroundMode::Stepped).open().unwrap()
+}
+
+/// A database that is opened without its bucket.
+fn builder(disk: &MemFs) -> Builder {
+    Db::builder("/db").fs(Arc::new(disk.clone()))
 }
 
 fn put(db: &Db, key: &str) -> Result<()> {
@@ -32,6 +37,32 @@ fn secondary(fs: Arc<dyn Fs>) -> Result<Secondary> {
 
 fn reads(secondary: &Secondary, key: &str) -> Result<bool> {
     secondary.partition("users")?.at(Level::Strong)?.contains(key)
+}
+
+#[test]
+fn a_folder_that_is_shipped_opens_for_writing_only_through_its_bucket() {
+    let mut rng = Rng::new(114);
+    let objects = Objects::default();
+    let disk = MemFs::new();
+    let primary = remote(&objects, &disk, &mut rng).primary("/db").unwrap();
+    let db = opened(&primary);
+    put(&db, "one").unwrap();
+    db.close().unwrap();
+    drop(primary);
+    let before = disk.list_names("/db".as_ref(), "").unwrap();
+    let refused = builder(&disk).open().map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("Remote::primary"), "{refused}");
+    assert_eq!(disk.list_names("/db".as_ref(), "").unwrap(), before);
+    assert!(has(&builder(&disk).read_only(true).open().unwrap(), "one"));
+    // Nor one that a takeover has not made whole.
+    let half = MemFs::new();
+    half.create_dir("/db".as_ref()).unwrap();
+    half.put_if_absent("/db/remote-restoring".as_ref(), b"").unwrap();
+    let refused = builder(&half).open().map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let again = remote(&objects, &disk, &mut rng).primary("/db").unwrap();
+    assert!(has(&opened(&again), "one"));
 }
 
 #[test]
