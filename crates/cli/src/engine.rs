@@ -32,6 +32,9 @@ const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 /// docs/FORMATS.md.
 const SHIPPED_MARKS: [&str; 2] = ["remote-claim-", "remote-restoring"];
 
+/// Name of the lock file of a database.
+const LOCK_FILE: &str = "LOCK";
+
 /// The database, the partition and the output format: the same for every subcommand that writes to one
 /// partition.
 #[derive(Debug, clap::Args)]
@@ -267,11 +270,25 @@ fn is_shipped_mark(name: &str) -> bool {
 fn has_file(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let list = |e: std::io::Error| Failure::io("list", folder, &e);
     for name in std::fs::read_dir(folder).map_err(list)? {
-        if name.map_err(list)?.file_name().to_str().is_some_and(&is_wanted) {
+        if is_wanted(&name.map_err(list)?.file_name().to_string_lossy()) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Refuses a folder that has files and no database: after a typing error in a path, a database would lie among
+/// files of another kind.
+pub(crate) fn refuse_other_files(folder: &Path) -> Result<(), Failure> {
+    // An open that ended before it made a manifest leaves its lock file.
+    let is_empty = !folder.is_dir() || !has_file(folder, |name| name != LOCK_FILE)?;
+    if is_empty || holds_database(folder)? || is_shipped(folder)? {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{} has files and no database; --create makes one there",
+        folder.display()
+    )))
 }
 
 /// As in docs/FORMATS.md: number, `-`, epoch, both in hex, and the kind.

@@ -25,6 +25,9 @@ pub(crate) struct PutArgs {
     /// Read the value from this file, byte for byte; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
+    /// Make the database also in a folder that has other files
+    #[arg(long)]
+    create: bool,
     #[command(flatten)]
     writing: Writing,
     #[command(flatten)]
@@ -35,6 +38,9 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
+    if !args.create {
+        engine::refuse_other_files(&args.target.database)?;
+    }
     let written = args.writing.open(&args.target.database, "put")?;
     let partition = written.db.partition(&args.target.partition)?;
     match &args.value_file {

@@ -46,6 +46,35 @@ fn entries_are_put_read_scanned_and_deleted() {
 }
 
 #[test]
+fn a_folder_with_other_files_gets_a_database_only_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("letters")).unwrap();
+    std::fs::write(at.join("letters/to alice"), "dear alice").unwrap();
+    check(at, &["put", "letters", "a", "1"], 2, "");
+    assert_eq!(std::fs::read_dir(at.join("letters")).unwrap().count(), 1, "nothing was made");
+    check(at, &["put", "letters", "a", "1", "--create"], 0, "");
+    check(at, &["put", "letters", "b", "2"], 0, "");
+    check(at, &["scan", "letters", "--keys"], 0, "a\nb\n");
+    // An empty folder, and one that is missing, need no request.
+    std::fs::create_dir(at.join("empty")).unwrap();
+    check(at, &["put", "empty", "a", "1"], 0, "");
+    check(at, &["put", "missing", "a", "1"], 0, "");
+    // So does one that an open left before it made anything else.
+    std::fs::create_dir(at.join("begun")).unwrap();
+    std::fs::write(at.join("begun/LOCK"), "").unwrap();
+    check(at, &["put", "begun", "a", "1"], 0, "");
+    // A name that is not UTF-8 is one.
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        std::fs::create_dir(at.join("latin")).unwrap();
+        std::fs::write(at.join("latin").join(std::ffi::OsStr::from_bytes(b"\xe9")), "").unwrap();
+        check(at, &["put", "latin", "a", "1"], 2, "");
+    }
+}
+
+#[test]
 fn ranges_of_keys_are_deleted_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
