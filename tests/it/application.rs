@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use lsm_core::fs::{AppendMode, File, HeldDir};
 use siltstone::fs::{Fs, MemFs};
 use siltstone::{
     Builder, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions, ReadCursor,
@@ -376,4 +377,50 @@ fn iterators_of_a_dropped_snapshot_show_what_it_showed() {
     assert_eq!(value, b"1");
     cursor.seek("").unwrap();
     assert_eq!(cursor.value().unwrap(), b"1");
+}
+
+/// A file system on which another process comes first: after the look at the folder, and before its lock.
+struct Raced {
+    mem: MemFs,
+    first: fn(&MemFs),
+}
+
+impl Fs for Raced {
+    crate::forward::forward_fs!(mem);
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        self.mem.open_append(path, mode)
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        self.mem.open_read(path)
+    }
+
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        (self.first)(&self.mem);
+        self.mem.hold_dir(dir)
+    }
+}
+
+fn make(fs: &MemFs) {
+    builder(fs).open().unwrap().partition("p").unwrap().put("k", "v").unwrap();
+}
+
+fn remove(fs: &MemFs) {
+    for file in fs.list(Path::new("/db"), "").unwrap() {
+        fs.delete(&Path::new("/db").join(file.name)).unwrap();
+    }
+}
+
+#[test]
+fn a_database_that_comes_or_goes_before_the_lock_is_seen_under_it() {
+    let mem = MemFs::new();
+    let raced = Raced { mem: mem.clone(), first: make };
+    let open = Db::builder("/db").fs(Arc::new(raced)).error_if_exists(true).open();
+    assert_eq!(io_kind(&open.err().unwrap()), Some(std::io::ErrorKind::AlreadyExists));
+    assert!(builder(&mem).open().unwrap().partition("p").unwrap().contains("k").unwrap());
+
+    let raced = Raced { mem: mem.clone(), first: remove };
+    let open = Db::builder("/db").fs(Arc::new(raced)).create_if_missing(false).open();
+    assert_eq!(io_kind(&open.err().unwrap()), Some(std::io::ErrorKind::NotFound));
 }
