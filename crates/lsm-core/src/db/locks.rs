@@ -193,8 +193,8 @@ impl HeldLocks {
             }
         };
         state.waits.remove(owner);
+        // The entry stays: whether this owner has the key or another one, it has an owner.
         lock_of(&mut state, key).waiters -= 1;
-        state.tidy(key);
         if is_taken { Ok(true) } else { Err(ErrorKind::LockTimeout) }
     }
 }
