@@ -138,7 +138,7 @@ pub(crate) fn gets(bench: &Bench) -> Outcome<()> {
     }
     bench.meter.set_delay(0);
     let keys: Vec<_> = (0..10_000).map(|number| key(mix(number) % bench.records)).collect();
-    let db = siltstone::Db::builder(&path).options(options(256 << 20)).open()?;
+    let db = siltstone::Db::builder(&path).options(options(256 << 20)).read_only(true).open()?;
     let local = data(&db)?;
     let (_reader, _secondary, partition) = open(bench, &prefix, 256 << 20)?;
     let reading = partition.at(Level::Eventual)?;

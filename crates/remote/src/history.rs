@@ -40,26 +40,29 @@ impl History {
     pub(crate) fn hold(settings: &Settings) -> Result<History> {
         let bucket = settings.bucket();
         let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
-        let boundary = Boundary::load(&bucket)?;
-        let mut lease =
-            settings.lease.map(|interval| (BucketLease::new(id, 0, interval), interval));
+        let lease = settings.lease.map(|interval| (BucketLease::new(id, 0, interval), interval));
+        let loaded = Boundary::load(&bucket)?;
+        let renewed = bucket.timer.now();
+        // Its drop gives the lease up, also if a call after the put fails, or the put itself after its effect.
+        let mut history =
+            History { bucket, bases: Vec::new(), boundary: loaded.clone(), lease, renewed };
         for _ in 0..HOLDS_MAX {
-            let mut boundary = boundary.clone();
-            boundary.look(&bucket)?;
-            let mut bases = Retention::read_bases(&bucket)?;
-            if boundary.first <= 1 {
-                bases.insert(0, (0, Duration::ZERO));
+            history.boundary = loaded.clone();
+            history.boundary.look(&history.bucket)?;
+            history.bases = Retention::read_bases(&history.bucket)?;
+            let first = history.boundary.first;
+            if first <= 1 {
+                history.bases.insert(0, (0, Duration::ZERO));
             }
-            bases.retain(|(number, _)| number + 1 >= boundary.first);
-            let Some(oldest) = bases.first().map(|(number, _)| *number) else { continue };
-            let renewed = bucket.timer.now();
-            if let Some((lease, _)) = &mut lease {
+            history.bases.retain(|(number, _)| number + 1 >= first);
+            let Some(oldest) = history.bases.first().map(|(number, _)| *number) else { continue };
+            history.renewed = history.bucket.timer.now();
+            if let Some((lease, _)) = &mut history.lease {
                 lease.number = oldest;
-                lease.put(&bucket)?;
+                lease.put(&history.bucket)?;
             }
-            let is_held = !boundary.has_freed(&bucket, oldest + 1)?;
-            if is_held {
-                return Ok(History { bucket, bases, boundary, lease, renewed });
+            if !history.boundary.has_freed(&history.bucket, oldest + 1)? {
+                return Ok(history);
             }
         }
         let message = "the bases were deleted each time before they were read";

@@ -204,20 +204,18 @@ impl RemoteReader {
             turn: Mutex::new(turn),
             folder: Mutex::new(folder),
         });
+        // Before the put: a lease is given up also if a later call fails, or the put itself after its effect.
+        let mut held = remote.lease.map(|_| KeptLease { thread: None, state: state.clone() });
         state.renew(&mut state.turn.lock())?;
-        let mut held = None;
-        if let Some(interval) = remote.lease {
-            let mut thread = None;
-            if !remote.is_stepped {
-                let state = state.clone();
-                thread =
-                    Some(BackgroundThread::start("siltstone-lease", interval, false, move || {
-                        // An error is that of the next look, too.
-                        let _ = state.renew(&mut state.turn.lock());
-                    })?);
-            }
-            held = Some(Arc::new(KeptLease { thread, state: state.clone() }));
+        if let (Some(held), Some(interval), false) = (&mut held, remote.lease, remote.is_stepped) {
+            let state = state.clone();
+            held.thread =
+                Some(BackgroundThread::start("siltstone-lease", interval, false, move || {
+                    // An error is that of the next look, too.
+                    let _ = state.renew(&mut state.turn.lock());
+                })?);
         }
+        let held = held.map(Arc::new);
         // A boundary that was put before the lease is seen now.
         state.refresh()?;
         Ok(RemoteReader { state, _lease: held })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use remote::{Primary, Remote, RestoreTarget, Store, StoreResult};
+use remote::{Primary, Remote, RestoreTarget, Store, StoreError, StoreResult};
 use siltstone::fs::MemFs;
 use siltstone::secondary::Level;
 use siltstone::{
@@ -101,7 +101,7 @@ fn a_restore_makes_the_state_of_a_sequence_number_or_of_a_moment() {
     for (dir, at, number) in [("/at", at, 250), ("/just-before", at - MINUTE / 1000, 249)] {
         assert_eq!(remote.restore(dir, RestoreTarget::Time(at)).unwrap().number, number);
     }
-    assert!(!objects.lock().keys().any(|name| name.starts_with("lease/")));
+    assert!(!has_lease(&objects));
     check_ends(&remote, "/whole");
     drop(primary);
 }
@@ -155,6 +155,48 @@ fn delete_old(objects: &Objects, primary: &Primary) {
         objects.advance(10 * MINUTE);
         primary.collect().unwrap();
     }
+}
+
+/// A store that fails once there is a lease, but for deletions.
+struct AwayAfterLease {
+    inner: Arc<SimStore>,
+    objects: Objects,
+}
+
+impl StoreLayer for AwayAfterLease {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        match has_lease(&self.objects) {
+            true => Err(StoreError { is_transient: false, message: "away".to_owned() }),
+            false => self.inner.get(name),
+        }
+    }
+}
+
+fn has_lease(objects: &Objects) -> bool {
+    objects.lock().keys().any(|name| name.starts_with("lease/"))
+}
+
+#[test]
+fn a_lease_is_given_up_if_the_next_call_fails() {
+    let mut rng = Rng::new(90);
+    let objects = Objects::default();
+    let disk = MemFs::new();
+    let primary = remote(&objects, &disk, &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, 1);
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let store = Layered::new(AwayAfterLease { inner, objects: objects.clone() });
+    let away = remote_with(store, objects.clone(), &disk, &mut rng).lease(Some(MINUTE));
+    let failed = away.restore("/old", RestoreTarget::Latest).unwrap_err();
+    assert!(failed.to_string().contains("away"), "{failed}");
+    assert!(!has_lease(&objects), "the restore has given its lease up");
+    let failed = away.reader().map(drop).unwrap_err();
+    assert!(failed.to_string().contains("away"), "{failed}");
+    assert!(!has_lease(&objects), "the reader has given its lease up");
 }
 
 #[test]
