@@ -27,11 +27,18 @@ fn closed(store: Store) -> TempDir {
     folder
 }
 
+/// The manifest comes first: the log thread of an open store may list a segment meanwhile, and makes it before that.
 fn copy(from: &Path) -> TempDir {
     let to = tempfile::tempdir().expect("the system has a temporary folder");
-    for file in fs::read_dir(from).expect("the folder can be listed") {
-        let file = file.expect("the folder can be listed");
-        fs::copy(file.path(), to.path().join(file.file_name())).expect("there is room for a copy");
+    for is_first in [true, false] {
+        for file in fs::read_dir(from).expect("the folder can be listed") {
+            let name = file.expect("the folder can be listed").file_name();
+            let is_manifest = Path::new(&name).extension().is_some_and(|it| it == "manifest");
+            if is_manifest == is_first {
+                fs::copy(from.join(&name), to.path().join(&name))
+                    .expect("there is room for a copy");
+            }
+        }
     }
     to
 }
