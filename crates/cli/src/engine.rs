@@ -32,6 +32,9 @@ const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 /// docs/FORMATS.md.
 const SHIPPED_MARKS: [&str; 2] = ["remote-claim-", "remote-restoring"];
 
+/// The front of the names of all files that the crate `remote` makes for itself in a folder.
+const REMOTE_PREFIX: &str = "remote-";
+
 /// Name of the lock file of a database.
 const LOCK_FILE: &str = "LOCK";
 
@@ -74,9 +77,34 @@ pub(crate) struct Writing {
     remote: Option<String>,
 }
 
-impl Writing {
+/// The options of every subcommand that makes the database if there is none.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Making {
+    #[command(flatten)]
+    writing: Writing,
+    /// Make the database also in a folder that has other files
+    #[arg(long)]
+    create: bool,
+}
+
+impl Making {
     /// Opens the database at `path` for the subcommand `verb`; creates it if there is none.
     pub(crate) fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
+        if !self.create {
+            refuse_other_files(path)?;
+        }
+        self.writing.open(path, verb)
+    }
+
+    /// The options for a database that exists.
+    pub(crate) fn writing(&self) -> &Writing {
+        &self.writing
+    }
+}
+
+impl Writing {
+    /// Opens the database at `path` for the subcommand `verb`; creates it if there is none.
+    fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
         needs_folder(path, verb, "--remote ships a folder to the bucket of a URL")?;
         let shipping = match &self.remote {
             Some(url) => Some(claim(url, path)?),
@@ -279,16 +307,19 @@ fn has_file(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, Fai
 
 /// Refuses a folder that has files and no database: after a typing error in a path, a database would lie among
 /// files of another kind.
-pub(crate) fn refuse_other_files(folder: &Path) -> Result<(), Failure> {
-    // An open that ended before it made a manifest leaves its lock file.
-    let is_empty = !folder.is_dir() || !has_file(folder, |name| name != LOCK_FILE)?;
-    if is_empty || holds_database(folder)? || is_shipped(folder)? {
+fn refuse_other_files(folder: &Path) -> Result<(), Failure> {
+    if !folder.is_dir() || !has_file(folder, is_other_file)? || holds_database(folder)? {
         return Ok(());
     }
     Err(Failure::Usage(format!(
         "{} has files and no database; --create makes one there",
         folder.display()
     )))
+}
+
+/// An open that ended before it made a manifest leaves its lock file. So does a claim, with files of its own.
+fn is_other_file(name: &str) -> bool {
+    name != LOCK_FILE && !name.starts_with(REMOTE_PREFIX)
 }
 
 /// As in docs/FORMATS.md: number, `-`, epoch, both in hex, and the kind.

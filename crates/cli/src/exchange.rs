@@ -11,7 +11,7 @@ use siltstone::stream::{StreamExport, StreamFormat};
 
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
-use crate::engine::{Existing, ReadTarget, Target, Writing};
+use crate::engine::{Existing, Making, ReadTarget, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::{progress, streams};
 
@@ -140,14 +140,14 @@ pub(crate) struct IngestArgs {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
-    writing: Writing,
+    making: Making,
     /// Folder of the export
     folder: PathBuf,
 }
 
 /// Ingests an export; makes the database and the partition if they do not exist.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
-    let written = args.writing.open(&args.target.database, "ingest")?;
+    let written = args.making.open(&args.target.database, "ingest")?;
     let partition = written.db.partition(&args.target.partition)?;
     let summary = progress::during("ingesting", String::new, || partition.ingest(&args.folder))?;
     drop(partition);

@@ -24,7 +24,7 @@ use siltstone::{Db, Durability, Error, ErrorKind, LargeValueOptions, Options, Pa
 
 use self::files::Content;
 use crate::bytes::Bytes;
-use crate::engine::{self, Existing, Target, Writing};
+use crate::engine::{self, Existing, Making, Target};
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
-    writing: Writing,
+    making: Making,
     /// Folder or file to load; - is standard input
     source: PathBuf,
     /// Format of the source
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "check")]
     large_values: bool,
     /// Compare the source with the partition, and change nothing
-    #[arg(long, conflicts_with = "remote")]
+    #[arg(long, conflicts_with_all = ["remote", "create"])]
     check: bool,
     /// The source is sorted by key, each key once: write tables at once, all of it or nothing
     #[arg(long, conflicts_with = "check")]
@@ -150,7 +150,7 @@ impl NamedCount {
 }
 
 fn load(args: &Args) -> Result<(), Failure> {
-    let written = args.writing.open(&args.target.database, "load")?;
+    let written = args.making.open(&args.target.database, "load")?;
     let partition = partition_to_load(&written.db, args)?;
     let mut refused = NamedCount::new("skipped");
     let Loaded { entries, bytes } = match args.sorted {
@@ -320,7 +320,7 @@ fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
 }
 
 fn check(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database, &args.writing, "load")?;
+    let existing = Existing::open(&args.target.database, args.making.writing(), "load")?;
     let partition = existing.partition(&args.target.partition)?;
     let mut refused = NamedCount::new("skipped");
     let mut missing = NamedCount::new("missing");

@@ -10,7 +10,7 @@ use serde_json::json;
 use siltstone::stream::{StreamExport, StreamImport, StreamSummary};
 use siltstone::{Db, Error};
 
-use crate::engine::{Writing, is_standard_stream, open_source};
+use crate::engine::{Making, is_standard_stream, open_source};
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
@@ -75,13 +75,13 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    writing: Writing,
+    making: Making,
 }
 
 /// Puts the entries of a stream; makes the database and the partitions if they do not exist.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let source = open_source(&args.source)?;
-    let written = args.writing.open(&args.database, "import")?;
+    let written = args.making.open(&args.database, "import")?;
     let mut options = StreamImport::new().resume(args.resume).large_values(args.large_values);
     if let Some(name) = &args.partition {
         options = options.partition(name);

@@ -9,7 +9,7 @@ use serde_json::json;
 use siltstone::{Durability, Partition};
 
 use crate::bytes::{Bytes, Encoding};
-use crate::engine::{self, Existing, Target, Writing};
+use crate::engine::{self, Existing, Making, Target, Writing};
 use crate::output::{Failure, Output};
 
 /// Arguments of `put`.
@@ -25,11 +25,8 @@ pub(crate) struct PutArgs {
     /// Read the value from this file, byte for byte; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
-    /// Make the database also in a folder that has other files
-    #[arg(long)]
-    create: bool,
     #[command(flatten)]
-    writing: Writing,
+    making: Making,
     #[command(flatten)]
     encoding: Encoding,
 }
@@ -38,10 +35,7 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    if !args.create {
-        engine::refuse_other_files(&args.target.database)?;
-    }
-    let written = args.writing.open(&args.target.database, "put")?;
+    let written = args.making.open(&args.target.database, "put")?;
     let partition = written.db.partition(&args.target.partition)?;
     match &args.value_file {
         // Streamed only if the value goes to a chunk file. A value of a table is held in memory in

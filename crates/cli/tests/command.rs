@@ -52,6 +52,19 @@ fn a_folder_with_other_files_gets_a_database_only_on_request() {
     std::fs::create_dir(at.join("letters")).unwrap();
     std::fs::write(at.join("letters/to alice"), "dear alice").unwrap();
     check(at, &["put", "letters", "a", "1"], 2, "");
+    // So do all that make a database.
+    std::fs::write(at.join("lines"), "a\t1\n").unwrap();
+    check(
+        at,
+        &["load", "source", "lines", "--format", "lines"],
+        0,
+        "loaded 1 entries, 2 bytes; skipped 0\n",
+    );
+    check(at, &["load", "letters", "lines", "--format", "lines"], 2, "");
+    ended(at, &["export", "source", "tables"], 0);
+    check(at, &["ingest", "letters", "tables"], 2, "");
+    ended(at, &["export", "source", "stream", "--format", "stream"], 0);
+    check(at, &["import", "letters", "stream"], 2, "");
     assert_eq!(std::fs::read_dir(at.join("letters")).unwrap().count(), 1, "nothing was made");
     check(at, &["put", "letters", "a", "1", "--create"], 0, "");
     check(at, &["put", "letters", "b", "2"], 0, "");

@@ -173,6 +173,18 @@ fn a_database_that_was_never_shipped_is_shipped_and_not_replaced() {
 }
 
 #[test]
+fn a_claim_that_failed_leaves_a_folder_that_is_no_other() {
+    let place = Place::new();
+    place.put("a", "1");
+    // The bucket is that of another folder.
+    place.refused(&["put", "second", "b", "2", "--remote", &place.url], 1);
+    assert!(place.at().join("second/remote-lock").exists());
+    let other = url_in(place.at(), "other");
+    place.said(&["put", "second", "b", "2", "--remote", &other]);
+    assert_eq!(place.said(&["scan", &other]), "b\t2\n");
+}
+
+#[test]
 fn a_folder_that_is_shipped_is_not_written_without_its_bucket() {
     let place = Place::new();
     place.put("alice", "admin");
