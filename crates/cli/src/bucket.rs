@@ -17,7 +17,7 @@ use self::calls::{CallCounts, CountedStore};
 use crate::output::{Failure, note};
 use crate::progress::{self, is_interrupted};
 
-/// Returns the URL, if `path` is one and names no file.
+/// Returns the URL, if `path` is one.
 pub(crate) fn url_of(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.contains("://"))
 }
@@ -48,23 +48,29 @@ pub(crate) struct BucketPlace {
 }
 
 impl BucketPlace {
-    /// The place that `url` names. Nothing is connected to.
+    /// The place that `url` names. Nothing is connected to. If a command waits for Ctrl-C, it ends by itself, with all
+    /// calls of the store that this takes: a file that cannot be read would be one that is damaged.
     pub(crate) fn new(url: &str) -> Result<BucketPlace, Failure> {
+        BucketPlace::with_end(url, || false)
+    }
+
+    fn with_end(url: &str, is_ended: fn() -> bool) -> Result<BucketPlace, Failure> {
         let calls = Arc::<CallCounts>::default();
         let counts = calls.clone();
         let remote = Remote::url(url)?
-            .wrap_store(|inner| Arc::new(CountedStore { inner, counts, is_ended: is_interrupted }));
+            .wrap_store(|inner| Arc::new(CountedStore { inner, counts, is_ended }));
         Ok(BucketPlace { url: url.to_owned(), remote, calls })
     }
 
-    /// The place that `argument` names: a URL, or a folder that is shipped to one.
+    /// The place that `argument` names: a URL, or a folder that is shipped to one. After Ctrl-C all calls of the store
+    /// fail.
     pub(crate) fn of(argument: &Path) -> Result<BucketPlace, Failure> {
         if let Some(url) = url_of(argument) {
-            return BucketPlace::new(url);
+            return BucketPlace::with_end(url, is_interrupted);
         }
         let noted = if argument.is_dir() { Remote::url_of_folder(argument)? } else { None };
         match noted {
-            Some(url) => BucketPlace::new(&url),
+            Some(url) => BucketPlace::with_end(&url, is_interrupted),
             None => Err(Failure::Usage(format!(
                 "{} is neither the URL of a bucket, such as file:///folder, nor a folder that is shipped to one",
                 argument.display()

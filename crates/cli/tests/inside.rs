@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
+#[cfg(target_os = "linux")]
+mod interrupt;
 mod runner;
 
 use std::path::{Path, PathBuf};
@@ -117,24 +119,9 @@ fn a_verification_that_is_interrupted_leaves_its_mark() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     filled(at);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
     // So slow that it cannot end before the signal.
-    command.current_dir(at).args(["verify", "db", "--resume", "mark", "--rate", "16KiB"]);
-    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    loop {
-        let text = std::fs::read_to_string(&status).unwrap();
-        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-        // The second signal is the interrupt.
-        if u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0 {
-            break;
-        }
-        assert!(child.try_wait().unwrap().is_none(), "it waits for no interrupt");
-        std::thread::yield_now();
-    }
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let args = ["verify", "db", "--resume", "mark", "--rate", "16KiB"];
+    assert_eq!(interrupt::interrupted(at, &args).status.code(), Some(0));
     assert!(at.join("mark").exists());
     let rest = json(at, &["verify", "db", "--json", "--resume", "mark"], 0);
     let all = json(at, &["verify", "db", "--json"], 0);

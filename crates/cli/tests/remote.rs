@@ -6,6 +6,8 @@
 )]
 
 mod bucket;
+#[cfg(target_os = "linux")]
+mod interrupt;
 mod runner;
 
 use std::path::Path;
@@ -162,31 +164,6 @@ fn a_folder_that_is_shipped_stands_for_its_bucket() {
     assert_eq!(place.said(&["remote", "status", "new"]), place.said(&["remote", "status", url]));
 }
 
-/// Starts the command, waits until it waits for Ctrl-C, and sends that. Returns standard error.
-#[cfg(target_os = "linux")]
-fn interrupted(at: &Path, args: &[&str]) -> String {
-    use rustix::process::{Pid, Signal, kill_process};
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
-    let command = command.current_dir(at).args(args).stderr(std::process::Stdio::piped());
-    let child = command.spawn().expect("the command can be started");
-    let status = format!("/proc/{}/status", child.id());
-    loop {
-        let status = std::fs::read_to_string(&status).expect("it is not waited for yet");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        let mask = mask.expect("the system names the signals that a process waits for");
-        assert!(!status.contains("State:\tZ"), "{args:?} ended before");
-        if mask & 2 != 0 {
-            break;
-        }
-        std::thread::yield_now();
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).expect("the command runs");
-    let output = child.wait_with_output().expect("the command ends");
-    assert_eq!(output.status.code(), Some(1), "{args:?}");
-    String::from_utf8(output.stderr).expect("it prints text")
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn after_ctrl_c_a_command_says_what_it_leaves() {
@@ -208,7 +185,9 @@ fn after_ctrl_c_a_command_says_what_it_leaves() {
         (&["remote", "copy", url, &other], "another copy puts them again"),
         (&["remote", "take-over", url, "new"], "the same command continues"),
     ] {
-        let said = interrupted(at, args);
+        let output = interrupt::interrupted(at, args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("interrupted; ") && said.contains(left), "{said}");
     }
     assert!(place.objects("lease").is_empty(), "each command has given its lease up");
@@ -220,6 +199,31 @@ fn after_ctrl_c_a_command_says_what_it_leaves() {
     for database in [url, &*other, "new"] {
         assert_eq!(place.said(&["scan", database, "--keys"]), "alice\nbob\n");
     }
+}
+
+/// A read that Ctrl-C ends is no damage.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_verification_of_a_url_that_is_interrupted_leaves_its_mark() {
+    let place = Place::new();
+    let at = place.at();
+    let url = &*place.url;
+    let rows: String = (0..1000).map(|n| format!("key{n:05}\tvalue of {n}\n")).collect();
+    std::fs::write(at.join("rows"), rows).unwrap();
+    for partition in ["default", "users"] {
+        let load = ["load", "db", "rows", "--format", "lines", "--partition", partition];
+        place.said(&[&load[..], &["--remote", url]].concat());
+    }
+    // So slow that it cannot end before the signal.
+    let slow = ["--resume", "mark", "--rate", "16KiB"];
+    let output = interrupt::interrupted(at, &[&["verify", url][..], &slow].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*said), (Some(0), ""));
+    assert!(at.join("mark").exists());
+    let rest = json(&place, &["verify", url, "--json", "--resume", "mark"]);
+    let all = json(&place, &["verify", url, "--json"]);
+    assert!(rest["files"].as_u64().unwrap() < all["files"].as_u64().unwrap(), "{rest}");
+    assert!(place.objects("lease").is_empty(), "it has given its lease up");
 }
 
 #[test]

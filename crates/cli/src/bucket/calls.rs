@@ -1,4 +1,4 @@
-//! [`CountedStore`]: a store whose bytes are counted for the progress, and whose calls end after Ctrl-C.
+//! [`CountedStore`]: a store whose bytes are counted for the progress, and whose calls fail once the command is to end.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +66,10 @@ impl CountedStore {
 }
 
 impl Store for CountedStore {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         self.check_end()?;
         let is_put = self.inner.put_if_absent(name, bytes)?;
