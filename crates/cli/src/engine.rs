@@ -28,12 +28,11 @@ const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
 /// A write buffer for commands that only read: a quarter of the memory that the log may need.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
-/// The front of the names of files in a folder that is shipped, or that a takeover has not made whole yet: see
-/// docs/FORMATS.md.
-const SHIPPED_MARKS: [&str; 2] = ["remote-claim-", "remote-restoring"];
-
 /// The front of the names of all files that the crate `remote` makes for itself in a folder.
 const REMOTE_PREFIX: &str = "remote-";
+
+/// The advice of a verb that takes `--remote` and no URL.
+const INSTEAD_OF_URL: &str = "--remote ships a folder to the bucket of a URL";
 
 /// Name of the lock file of a database.
 const LOCK_FILE: &str = "LOCK";
@@ -95,26 +94,22 @@ impl Making {
         }
         self.writing.open(path, verb)
     }
-
-    /// The options for a database that exists.
-    pub(crate) fn writing(&self) -> &Writing {
-        &self.writing
-    }
 }
 
 impl Writing {
     /// Opens the database at `path` for the subcommand `verb`; creates it if there is none.
     fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
-        needs_folder(path, verb, "--remote ships a folder to the bucket of a URL")?;
+        needs_folder(path, verb, INSTEAD_OF_URL)?;
         let shipping = match &self.remote {
             Some(url) => Some(claim(url, path)?),
             None if is_shipped(path)? => {
                 let noted = Remote::url_of_folder(path)?;
                 let url = noted.as_deref().unwrap_or("URL");
+                let path = path.display();
                 return Err(Failure::Usage(format!(
-                    "{} is shipped to a bucket, and what is written without --remote {url} would be lost; if the \
-                     bucket is given up, delete the files remote-* in the folder",
-                    path.display()
+                    "{path} is shipped to a bucket, which would not get this write\n  \
+                     write with --remote {url}\n  \
+                     or give the bucket up: delete the files remote-* in {path}"
                 )));
             }
             None => None,
@@ -203,6 +198,12 @@ impl Existing {
         }
     }
 
+    /// As [`Existing::open_alone_to_read`], and refuses a URL.
+    pub(crate) fn open_to_compare(path: &Path, verb: &str) -> Result<Existing, Failure> {
+        needs_folder(path, verb, INSTEAD_OF_URL)?;
+        Existing::open_alone_to_read(path)
+    }
+
     /// Opens the database at `path` for a command that reads, unless another process writes. If
     /// nothing can be written, it is opened read-only, with a note on standard error.
     pub(crate) fn open_alone_to_read(path: &Path) -> Result<Existing, Failure> {
@@ -285,12 +286,8 @@ fn holds_database(folder: &Path) -> Result<bool, Failure> {
 }
 
 /// Returns whether `folder` is that of a primary, which ships it to a bucket, or is being made as a bucket says.
-fn is_shipped(folder: &Path) -> Result<bool, Failure> {
-    Ok(folder.is_dir() && has_file(folder, is_shipped_mark)?)
-}
-
-fn is_shipped_mark(name: &str) -> bool {
-    SHIPPED_MARKS.iter().any(|mark| name.starts_with(mark))
+pub(crate) fn is_shipped(folder: &Path) -> Result<bool, Failure> {
+    Ok(folder.is_dir() && Remote::is_shipped(folder)?)
 }
 
 /// Returns whether a file in `folder` has a name that is wanted.

@@ -11,7 +11,7 @@ use siltstone::stream::{StreamExport, StreamFormat};
 
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
-use crate::engine::{Existing, Making, ReadTarget, Target, Writing};
+use crate::engine::{self, Existing, Making, ReadTarget, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::{progress, streams};
 
@@ -30,6 +30,13 @@ pub(crate) struct CheckpointArgs {
 /// Copies a database; files are linked if possible.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     needs_folder(&args.database, "checkpoint", "remote restore makes a folder of a bucket")?;
+    if engine::is_shipped(&args.database)? {
+        return Err(Failure::Usage(format!(
+            "{} is shipped to a bucket, and a checkpoint would write to it\n  \
+             remote restore makes a folder of the bucket",
+            args.database.display()
+        )));
+    }
     let existing = Existing::open(&args.database, &Writing::default(), "checkpoint")?;
     progress::during(
         "copying",
@@ -87,7 +94,6 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         bytes.optional(args.from.as_ref())?.map_or(Bound::Unbounded, Bound::Included),
         bytes.optional(args.to.as_ref())?.map_or(Bound::Unbounded, Bound::Excluded),
     );
-    let existing = Existing::open_to_read(&args.target.database, ReadLength::Long)?;
     let format = match args.format {
         Format::Tables if args.all_partitions => {
             let message = "--all-partitions needs --format stream or --format db-dump";
@@ -97,10 +103,12 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
             let message = "export of a URL needs --format stream or --format db-dump";
             return Err(Failure::Usage(message.to_owned()));
         }
-        Format::Tables => return export_tables(args, existing, range),
-        Format::Stream => StreamFormat::Checked,
-        Format::DbDump => StreamFormat::BerkeleyText,
+        Format::Tables => None,
+        Format::Stream => Some(StreamFormat::Checked),
+        Format::DbDump => Some(StreamFormat::BerkeleyText),
     };
+    let existing = Existing::open_to_read(&args.target.database, ReadLength::Long)?;
+    let Some(format) = format else { return export_tables(args, existing, range) };
     let mut options = StreamExport::new().format(format).range(range);
     if !args.all_partitions {
         existing.partition(&args.target.partition)?;

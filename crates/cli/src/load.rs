@@ -320,7 +320,7 @@ fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
 }
 
 fn check(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database, args.making.writing(), "load")?;
+    let existing = Existing::open_to_compare(&args.target.database, "load")?;
     let partition = existing.partition(&args.target.partition)?;
     let mut refused = NamedCount::new("skipped");
     let mut missing = NamedCount::new("missing");

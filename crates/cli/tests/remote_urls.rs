@@ -194,8 +194,17 @@ fn a_folder_that_is_shipped_is_not_written_without_its_bucket() {
         assert!(refusal.contains("db is shipped to a bucket"), "{refusal}");
         assert!(refusal.contains(&format!("--remote {}", place.url)), "{refusal}");
     }
+    let refusal = place.refused(&["checkpoint", "db", "copy"], 2);
+    assert!(refusal.contains("remote restore") && !refusal.contains("--remote"), "{refusal}");
     // Commands that read change nothing in it.
-    for args in [&["scan", "db"][..], &["stats", "db"], &["verify", "db"], &["partitions", "db"]] {
+    std::fs::write(place.at().join("lines"), "alice\tadmin\n").unwrap();
+    for args in [
+        &["scan", "db"][..],
+        &["stats", "db"],
+        &["verify", "db"],
+        &["partitions", "db"],
+        &["load", "db", "lines", "--format", "lines", "--check"],
+    ] {
         place.said(args);
     }
     assert_eq!(files_below(&place.at().join("db")), before);

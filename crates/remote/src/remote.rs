@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::fs::{Fs, OsFs};
+use lsm_core::fs::{Fs, OsFs, is_shipped_mark};
 use object_store::ObjectStore;
 use siltstone::Result;
 
@@ -78,6 +78,15 @@ impl Remote {
     /// Corruption for a file that holds no text; those of the folder.
     pub fn url_of_folder(path: impl AsRef<Path>) -> Result<Option<String>> {
         noted_url(&OsFs, path.as_ref())
+    }
+
+    /// Returns `true` if the folder `path` is that of a primary, or a takeover has begun to make it. [`Db::open`](siltstone::Db::open)
+    /// refuses such a folder, and a read-only open does not.
+    ///
+    /// # Errors
+    /// Those of the folder.
+    pub fn is_shipped(path: impl AsRef<Path>) -> Result<bool> {
+        Ok(OsFs.list_names(path.as_ref(), "")?.iter().any(|name| is_shipped_mark(name)))
     }
 
     /// Uses a new store in the memory of this process, for tests.

@@ -68,9 +68,7 @@ fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<
 /// Checks that no other layer ships the folder: what this process writes would not be shipped, and the layer's own
 /// fence would not hold.
 fn check_not_shipped(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let marks = [names::SHIPPED_PREFIX, names::RESTORING];
-    let names = fs.list_names(dir, "")?;
-    if !names.iter().any(|name| marks.iter().any(|mark| name.starts_with(mark))) {
+    if !fs.list_names(dir, "")?.iter().any(|name| names::is_shipped_mark(name)) {
         return Ok(());
     }
     let message = format!(

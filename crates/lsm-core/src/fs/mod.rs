@@ -64,7 +64,7 @@ pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind
 pub(crate) use folder::FolderFs;
 
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
-pub use names::{RESTORING, SHIPPED_PREFIX};
+pub use names::{RESTORING, SHIPPED_PREFIX, is_shipped_mark};
 pub(crate) use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile, is_out_of_handles, is_unreadable};
 pub use os::OsFs;

@@ -36,6 +36,11 @@ pub const SHIPPED_PREFIX: &str = "remote-claim-";
 /// The name of a file that says that the layer is making the folder as the bucket says, and has not ended.
 pub const RESTORING: &str = "remote-restoring";
 
+/// Returns `true` if a file of this name says that another layer ships the folder, or is making it.
+pub fn is_shipped_mark(name: &str) -> bool {
+    name.starts_with(SHIPPED_PREFIX) || name.starts_with(RESTORING)
+}
+
 /// The front of the name of a commit cursor.
 pub const CURSOR_PREFIX: &str = "cursor-";
 /// The front of the name of a lease.
