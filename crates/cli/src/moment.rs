@@ -32,28 +32,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| message.to_owned())
 }
 
-/// The moment as `2026-11-28T09:30:00.000Z`.
-pub(crate) fn text(since_1970: Duration) -> String {
-    let seconds = since_1970.as_secs();
-    let mut days = seconds / DAY_SECONDS;
-    let mut year = 1970;
-    while days >= year_days(year) {
-        days -= year_days(year);
-        year += 1;
-    }
-    let mut month = 1;
-    while days >= month_days(year, month) {
-        days -= month_days(year, month);
-        month += 1;
-    }
-    let day = days + 1;
-    let hour = seconds / 3600 % 24;
-    let minute = seconds / 60 % 60;
-    let second = seconds % 60;
-    let milliseconds = since_1970.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
-}
-
 /// Seconds with a fraction, if any.
 fn seconds(text: &str) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -182,7 +160,7 @@ mod tests {
             "2100-03-01T12:34:56.000Z",
         ] {
             let time = parse(moment).unwrap().duration_since(UNIX_EPOCH).unwrap();
-            assert_eq!(text(time), moment);
+            assert_eq!(remote::UtcTime(time).to_string(), moment);
         }
     }
 

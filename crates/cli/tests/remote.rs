@@ -31,6 +31,13 @@ fn flip(path: &Path, at: usize) {
     std::fs::write(path, bytes).expect("the object can be replaced");
 }
 
+/// The moment of the newest state.
+#[track_caller]
+fn newest(place: &Place) -> String {
+    let status = json(place, &["remote", "status", &place.url, "--json"]);
+    status["newest"]["stored"].as_str().expect("it is text").to_owned()
+}
+
 #[track_caller]
 fn assert_narrow(text: &str) {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -69,8 +76,7 @@ fn a_restore_makes_the_state_of_a_number_or_a_moment() {
     let at = place.at();
     let url = &*place.url;
     place.put("a", "1");
-    let first = json(&place, &["remote", "status", url, "--json"]);
-    let moment = first["newest"]["stored"].as_str().unwrap().to_owned();
+    let moment = newest(&place);
     place.put("b", "2");
     place.put("c", "3");
 
@@ -87,6 +93,9 @@ fn a_restore_makes_the_state_of_a_number_or_a_moment() {
 
     let outside = place.refused(&["remote", "restore", url, "none", "--seq", "9"], 2);
     assert!(outside.contains("the newest is sequence number 3"), "{outside}");
+    // A moment is printed as --time takes it.
+    assert!(outside.contains(&format!("stored {}", newest(&place))), "{outside}");
+    assert_narrow(&outside);
     let outside = place.refused(&["remote", "restore", url, "none", "--time", "1.5"], 2);
     assert!(outside.contains("the oldest is sequence number"), "{outside}");
     let full = place.refused(&["remote", "restore", url, "latest"], 2);

@@ -68,6 +68,7 @@ mod shipper;
 mod store;
 mod takeover;
 mod url;
+mod utc_time;
 
 pub use cache::CacheFigures;
 pub use inventory::{Amount, BucketReport, BucketStatus, LeaseStatus, WrongObject};
@@ -79,3 +80,4 @@ pub use restorer::RestoreStatus;
 pub use settings::Ack;
 pub use shipper::{Status, StoreFailure};
 pub use store::{ObjectEntry, ObjectListing, Store, StoreError, StoreResult, Timer};
+pub use utc_time::UtcTime;

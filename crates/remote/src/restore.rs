@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::reader::RemoteReader;
 use crate::remote_file::RemoteFile;
 use crate::settings::Settings;
+use crate::utc_time::UtcTime;
 
 /// A moment of a database's history, see [`Remote::restore`](crate::Remote::restore).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +50,14 @@ pub struct RestoredState {
 
 /// A state that can be restored.
 struct Point {
-    number: u64,
     seq: SeqNo,
     time: Duration,
 }
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Point { number, seq, time } = self;
-        let seconds = time.as_secs_f64();
-        write!(
-            f,
-            "sequence number {}, stored {seconds:.3} s after 1970 as journal object {number}",
-            seq.get()
-        )
+        let seq = self.seq.get();
+        write!(f, "sequence number {seq}, stored {}", UtcTime(self.time))
     }
 }
 
@@ -203,11 +198,10 @@ impl History {
             oldest = times.first().copied().unwrap_or((1, Duration::ZERO));
         }
         let (number, time) = oldest;
-        let oldest = Point { number, seq: last_seq(settings, &self.state(number)?)?, time };
-        let time = last.1;
-        let newest = Point { number: newest.number, seq: last_seq(settings, &newest)?, time };
+        let oldest = Point { seq: last_seq(settings, &self.state(number)?)?, time };
+        let newest = Point { seq: last_seq(settings, &newest)?, time: last.1 };
         let message = format!(
-            "the bucket does not have this moment: the oldest is {oldest}; the newest is {newest}"
+            "the bucket does not have this moment\n  the oldest is {oldest}\n  the newest is {newest}"
         );
         Ok(Error::new(ErrorKind::InvalidArgument, message))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use remote::{Ack, Amount, BucketStatus, LeaseStatus};
+use remote::{Ack, Amount, BucketStatus, LeaseStatus, UtcTime};
 use serde_json::{Value, json};
 
 use crate::bucket::BucketPlace;
@@ -77,7 +77,8 @@ fn text(status: &BucketStatus) -> String {
     for lease in &status.leases {
         let LeaseStatus { id, number, renewed, is_live, .. } = lease;
         let state = if *is_live { "live" } else { "expired" };
-        let _ = write!(text, "\n{id:<32} {number:>9}  {:<24} {state}", moment::text(*renewed));
+        let _ =
+            write!(text, "\n{id:<32} {number:>9}  {:<24} {state}", UtcTime(*renewed).to_string());
     }
     text
 }
@@ -88,7 +89,7 @@ fn line_of(name: &str, value: String) -> String {
 
 /// A state that can be restored.
 fn point(number: u64, stored: Duration) -> String {
-    format!("journal object {number}, stored {}", moment::text(stored))
+    format!("journal object {number}, stored {}", UtcTime(stored))
 }
 
 fn row(reason: &str, amount: Amount, meaning: &str) -> String {
@@ -105,7 +106,7 @@ fn json(status: &BucketStatus) -> Value {
             "id": lease.id,
             "number": lease.number,
             "objects": lease.objects,
-            "renewed": moment::text(lease.renewed),
+            "renewed": UtcTime(lease.renewed).to_string(),
             "is_live": lease.is_live,
         })
     });
@@ -113,8 +114,8 @@ fn json(status: &BucketStatus) -> Value {
         "claimant": format!("{:032x}", status.claimant),
         "acknowledged": acknowledgement(status.ack),
         "base": status.base,
-        "newest": { "number": status.number, "stored": moment::text(status.stored) },
-        "oldest": { "number": status.oldest, "stored": moment::text(status.oldest_stored) },
+        "newest": { "number": status.number, "stored": UtcTime(status.stored).to_string() },
+        "oldest": { "number": status.oldest, "stored": UtcTime(status.oldest_stored).to_string() },
         "reasons": serde_json::Map::from_iter(amounts),
         "leases": leases.collect::<Vec<_>>(),
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use remote::{Primary, Remote, RestoreTarget, Store, StoreError, StoreResult};
+use remote::{Primary, Remote, RestoreTarget, Store, StoreError, StoreResult, UtcTime};
 use siltstone::fs::MemFs;
 use siltstone::secondary::Level;
 use siltstone::{
@@ -123,7 +123,7 @@ fn check_ends(remote: &Remote, dir: &str) {
     assert_eq!(newest.number, status.number);
     let refused = remote.restore(format!("{dir}-none"), stored_before(status.oldest_stored));
     let refused = refused.unwrap_err().to_string();
-    let oldest = format!("as journal object {}; the newest", status.oldest);
+    let oldest = format!("stored {}\n  the newest", UtcTime(status.oldest_stored));
     assert!(refused.contains(&oldest), "{refused}, not {oldest}");
     if status.oldest < status.number {
         let before = remote.restore(format!("{dir}-before"), stored_before(status.stored)).unwrap();
