@@ -7,7 +7,6 @@
 
 mod status;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -60,13 +59,11 @@ pub(crate) fn run(command: &RemoteCommand) -> Result<(), Failure> {
 /// The outcome of a call; after Ctrl-C, a sentence on what is left.
 fn ended<T>(outcome: siltstone::Result<T>, left: impl Fn() -> String) -> Result<T, Failure> {
     match outcome {
-        Err(_) if progress::is_interrupted() => Err(interrupted(left())),
+        Err(_) if progress::is_interrupted() => {
+            Err(Failure::Io(format!("interrupted; {}", left())))
+        }
         outcome => Ok(outcome?),
     }
-}
-
-fn interrupted(left: impl Display) -> Failure {
-    Failure::Io(format!("interrupted; {left}"))
 }
 
 /// Arguments of `remote restore`.
@@ -152,11 +149,7 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     let place = BucketPlace::of(&args.bucket)?;
     progress::watch_for_interrupt()?;
     let report = place.during("verifying", || place.with_lease(Remote::verify));
-    // What could not be read because of Ctrl-C is in the report as damage.
-    if progress::is_interrupted() {
-        return Err(interrupted("not all was read, and nothing was changed"));
-    }
-    let report = report?;
+    let report = ended(report, || "not all was read, and nothing was changed".to_owned())?;
     if report.is_sound() && report.checked.objects == 0 {
         return Err(place.nothing());
     }

@@ -265,14 +265,29 @@ pub(crate) fn verify(settings: &Settings) -> Result<BucketReport> {
     let first = bases.first().copied().unwrap_or(0);
     let last = verify_journal(&mut history, &mut report, &mut needed, first)?;
     if newest.as_ref().is_none_or(|folder| folder.number < last) && last > 0 {
-        newest = history.state(last).ok();
+        newest = match history.state(last) {
+            Ok(folder) => Some(folder),
+            // The base or the journal object that prevents it is noted.
+            Err(_) if !report.is_sound() => None,
+            Err(error) if error.is_corruption() => {
+                report.note("the newest state", error);
+                None
+            }
+            Err(error) => return Err(error),
+        };
     }
     verify_objects(&mut history, &mut report, &needed)?;
     if let Some(folder) =
         newest.filter(|folder| folder.files.keys().any(|it| it.ends_with(".manifest")))
     {
-        let secondary = RemoteReader::of_state(settings, folder).secondary().open();
+        let reader = RemoteReader::of_state(settings, folder);
+        let secondary = reader.secondary().open();
         let content = secondary.and_then(|secondary| secondary.verify(VerifyOptions::default()));
+        // A file that the store does not give is no damage.
+        if let Some(trouble) = reader.trouble() {
+            let message = format!("the newest state cannot be read: {}", trouble.error);
+            return Err(Error::new(ErrorKind::Io, message));
+        }
         match content {
             Ok(content) => {
                 for damage in content.damage() {

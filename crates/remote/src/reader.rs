@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use siltstone::{Builder, Db, Error, Result};
 
 use crate::background::BackgroundThread;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, StoreTrouble};
 use crate::cache::{CacheFigures, ObjectCache};
 use crate::folder::{FileBytes, Folder};
 use crate::journal::{Boundary, ObjectBatch, load};
@@ -236,6 +236,11 @@ impl RemoteReader {
             folder: Mutex::new(folder),
         });
         RemoteReader { state, _lease: None }
+    }
+
+    /// The present trouble of this reader with the store.
+    pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
+        self.state.bucket.trouble()
     }
 
     /// Returns options of a secondary of this folder. Several may be opened.

@@ -1,6 +1,8 @@
 //! Restores to a moment, the look at a whole bucket, and the copy into another one.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use remote::{Primary, Remote, RestoreTarget, Store, StoreError, StoreResult, UtcTime};
@@ -303,6 +305,62 @@ fn all_that_is_wrong_in_a_bucket_is_named() {
     let report = remote.verify().unwrap();
     assert_eq!(report.wrong.len(), 1, "{report:?}");
     assert!(live.contains(&report.wrong[0].name), "{report:?}");
+}
+
+/// A store that gives nothing after so many calls.
+struct AwayFrom {
+    inner: Arc<SimStore>,
+    gets: AtomicU64,
+    gets_max: u64,
+}
+
+impl AwayFrom {
+    fn count(&self) -> StoreResult<()> {
+        match self.gets.fetch_add(1, Ordering::Relaxed) < self.gets_max {
+            true => Ok(()),
+            false => Err(StoreError { is_transient: false, message: "away".to_owned() }),
+        }
+    }
+}
+
+impl StoreLayer for AwayFrom {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.count()?;
+        self.inner.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.count()?;
+        self.inner.get_range(name, range)
+    }
+}
+
+#[test]
+fn a_store_that_goes_away_during_a_verification_is_an_error_and_no_damage() {
+    let mut rng = Rng::new(91);
+    let objects = Objects::default();
+    let (primary, _) = filled(&objects, &mut rng);
+    drop(primary);
+    let disk = MemFs::new();
+    let mut gets = u64::MAX;
+    for skipped in (0..20).chain((20..).step_by(31)) {
+        // The first run counts the calls, and the others fail at one of them, from the last one on.
+        let Some(gets_max) = gets.checked_sub(skipped) else { break };
+        let inner = SimStore::new(objects.clone(), rng.fork());
+        let store = Layered::new(AwayFrom { inner, gets: AtomicU64::new(0), gets_max });
+        let outcome = remote_with(store.clone(), objects.clone(), &disk, &mut rng).verify();
+        if skipped == 0 {
+            gets = store.gets.load(Ordering::Relaxed);
+            assert!(outcome.unwrap().is_sound());
+        } else {
+            let error = outcome.expect_err("a call has failed");
+            assert!(error.to_string().contains("away"), "{gets_max} of {gets}: {error}");
+        }
+    }
 }
 
 #[test]
