@@ -101,7 +101,16 @@ impl Writing {
     fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
         needs_folder(path, verb, INSTEAD_OF_URL)?;
         let shipping = match &self.remote {
-            Some(url) => Some(claim(url, path)?),
+            Some(url) => {
+                let shipping = claim(url, path)?;
+                // What the command reports is stored before. The rest is in the folder as far as it came.
+                progress::end_at_interrupt(format!(
+                    "siltstone: interrupted; the bucket may lack some of these writes\n  \
+                     {} has them, and the next command with --remote ships them",
+                    path.display()
+                ))?;
+                Some(shipping)
+            }
             None if is_shipped(path)? => {
                 let noted = Remote::url_of_folder(path)?;
                 let url = noted.as_deref().unwrap_or("URL");

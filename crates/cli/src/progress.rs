@@ -10,7 +10,7 @@ use std::time::Duration;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use siltstone::Db;
 
-use crate::output::Failure;
+use crate::output::{Failure, note};
 
 /// The time between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -85,13 +85,31 @@ pub(crate) fn is_interrupted() -> bool {
 
 /// Makes Ctrl-C request an end instead of ending the process. A second Ctrl-C ends it at once.
 pub(crate) fn watch_for_interrupt() -> Result<(), Failure> {
-    ctrlc::set_handler(interrupt)
-        .map_err(|error| Failure::Io(format!("cannot wait for Ctrl-C: {error}")))
+    handle_interrupt(interrupt)
 }
 
 pub(crate) fn interrupt() {
     if IS_INTERRUPTED.swap(true, Ordering::Relaxed) {
-        // A run that does not reach its next file can still be ended. Shells expect 130 for Ctrl-C.
-        std::process::exit(130);
+        // A run that does not reach its next file can still be ended.
+        end_now();
     }
+}
+
+/// Makes Ctrl-C end the process at once, after a line on standard error. It may be called once, and not together with
+/// [`watch_for_interrupt`].
+pub(crate) fn end_at_interrupt(message: String) -> Result<(), Failure> {
+    handle_interrupt(move || {
+        note(&message);
+        end_now()
+    })
+}
+
+fn handle_interrupt(handler: impl FnMut() + Send + 'static) -> Result<(), Failure> {
+    ctrlc::set_handler(handler)
+        .map_err(|error| Failure::Io(format!("cannot wait for Ctrl-C: {error}")))
+}
+
+/// Shells expect 130 for Ctrl-C.
+fn end_now() -> ! {
+    std::process::exit(130)
 }

@@ -121,7 +121,7 @@ fn a_verification_that_is_interrupted_leaves_its_mark() {
     filled(at);
     // So slow that it cannot end before the signal.
     let args = ["verify", "db", "--resume", "mark", "--rate", "16KiB"];
-    assert_eq!(interrupt::interrupted(at, &args).status.code(), Some(0));
+    assert_eq!(interrupt::interrupted(at, &args, b"").status.code(), Some(0));
     assert!(at.join("mark").exists());
     let rest = json(at, &["verify", "db", "--json", "--resume", "mark"], 0);
     let all = json(at, &["verify", "db", "--json"], 0);

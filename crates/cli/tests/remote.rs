@@ -194,7 +194,7 @@ fn after_ctrl_c_a_command_says_what_it_leaves() {
         (&["remote", "copy", url, &other], "another copy puts them again"),
         (&["remote", "take-over", url, "new"], "the same command continues"),
     ] {
-        let output = interrupt::interrupted(at, args);
+        let output = interrupt::interrupted(at, args, b"");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("interrupted; ") && said.contains(left), "{said}");
@@ -208,6 +208,30 @@ fn after_ctrl_c_a_command_says_what_it_leaves() {
     for database in [url, &*other, "new"] {
         assert_eq!(place.said(&["scan", database, "--keys"]), "alice\nbob\n");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_load_that_ctrl_c_ends_reports_nothing_and_is_shipped_by_the_next_command() {
+    let place = Place::new();
+    let at = place.at();
+    let url = &*place.url;
+    // Some batches, and a pipe full of rows.
+    let rows: String = (0..40_000).map(|n| format!("{n:08}\t{n:055}\n")).collect();
+    let args = ["load", "db", "-", "--format", "lines", "--remote", url];
+    let output = interrupt::interrupted(at, &args, rows.as_bytes());
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("interrupted; the bucket may lack some of these writes"), "{said}");
+    assert!(said.contains("the next command with --remote ships them"), "{said}");
+    assert_narrow(&said);
+    let local = place.said(&["count", "db"]);
+    assert!(local.trim().parse::<u64>().unwrap() > 10_000, "{local}");
+    place.put("last", "1");
+    let keys = place.said(&["scan", url, "--keys"]);
+    assert_eq!(place.said(&["scan", "db", "--keys"]), keys);
+    assert!(keys.starts_with("00000000\n") && keys.ends_with("\nlast\n"));
 }
 
 /// A read that Ctrl-C ends is no damage.
@@ -225,7 +249,7 @@ fn a_verification_of_a_url_that_is_interrupted_leaves_its_mark() {
     }
     // So slow that it cannot end before the signal.
     let slow = ["--resume", "mark", "--rate", "16KiB"];
-    let output = interrupt::interrupted(at, &[&["verify", url][..], &slow].concat());
+    let output = interrupt::interrupted(at, &[&["verify", url][..], &slow].concat(), b"");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""));
     assert!(at.join("mark").exists());
