@@ -43,6 +43,14 @@ pub(crate) struct StoreTrouble {
     pub(crate) error: String,
 }
 
+/// The failures of the calls of a store.
+#[derive(Default)]
+struct StoreFailures {
+    trouble: Option<StoreTrouble>,
+    /// The error of the last call that was given up, also if later calls succeed.
+    given_up: Option<String>,
+}
+
 /// A store, and the patience with it.
 #[derive(Clone)]
 pub(crate) struct Bucket {
@@ -51,7 +59,7 @@ pub(crate) struct Bucket {
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) patience: Duration,
     /// A leaf. Shared by the clones.
-    trouble: Arc<Mutex<Option<StoreTrouble>>>,
+    failures: Arc<Mutex<StoreFailures>>,
     /// All patience ends at this time, in nanoseconds of the timer. No other value depends on it.
     ends_at: Arc<AtomicU64>,
 }
@@ -59,17 +67,22 @@ pub(crate) struct Bucket {
 impl Bucket {
     pub(crate) fn new(store: Arc<dyn Store>, timer: Arc<dyn Timer>, patience: Duration) -> Bucket {
         let ends_at = Arc::new(AtomicU64::new(u64::MAX));
-        Bucket { store, timer, patience, trouble: Arc::default(), ends_at }
+        Bucket { store, timer, patience, failures: Arc::default(), ends_at }
     }
 
     /// The same bucket, for calls whose failures are not those of the others.
     pub(crate) fn sibling(&self) -> Bucket {
-        Bucket { trouble: Arc::default(), ..self.clone() }
+        Bucket { failures: Arc::default(), ..self.clone() }
     }
 
     /// The present trouble, for the clones of this.
     pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
-        self.trouble.lock().clone()
+        self.failures.lock().trouble.clone()
+    }
+
+    /// The error of the last call that was given up, of this and its clones; also if later calls have succeeded.
+    pub(crate) fn given_up(&self) -> Option<String> {
+        self.failures.lock().given_up.clone()
     }
 
     /// Ends all patience after `time`, also of the calls that wait, of the clones and of the siblings.
@@ -80,8 +93,9 @@ impl Bucket {
 
     fn note_trouble(&self, error: &StoreError) {
         let since = self.timer.now();
-        let mut trouble = self.trouble.lock();
-        let trouble = trouble.get_or_insert_with(|| StoreTrouble { since, error: String::new() });
+        let mut failures = self.failures.lock();
+        let trouble =
+            failures.trouble.get_or_insert_with(|| StoreTrouble { since, error: String::new() });
         trouble.error.clone_from(&error.message);
     }
 
@@ -100,22 +114,17 @@ impl Bucket {
         loop {
             let error = match call() {
                 Ok(value) => {
-                    *self.trouble.lock() = None;
+                    self.failures.lock().trouble = None;
                     return Ok(value);
                 }
                 Err(error) => error,
             };
             self.note_trouble(&error);
-            if !error.is_transient {
-                return Err(error_of(
-                    ErrorKind::Unsupported,
-                    name,
-                    format!("cannot {verb}: {error}"),
-                ));
-            }
             let ends_at = Duration::from_nanos(self.ends_at.load(Ordering::Relaxed));
-            if self.timer.now() >= until.min(ends_at) {
-                return Err(error_of(ErrorKind::Io, name, format!("cannot {verb}: {error}")));
+            if !error.is_transient || self.timer.now() >= until.min(ends_at) {
+                self.failures.lock().given_up = Some(error.message.clone());
+                let kind = if error.is_transient { ErrorKind::Io } else { ErrorKind::Unsupported };
+                return Err(error_of(kind, name, format!("cannot {verb}: {error}")));
             }
             // Half of the pause is random: clients that failed together come back one after the other.
             let half = pause / 2;

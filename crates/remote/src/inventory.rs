@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{Error, ErrorKind, Result, VerifyOptions};
+use siltstone::{Error, ErrorKind, Result, VerifyOptions, VerifyReport};
 
 use crate::bucket::{Bucket, Put};
 use crate::collect::claimant_of;
@@ -267,6 +267,7 @@ pub(crate) fn verify(settings: &Settings) -> Result<BucketReport> {
     if newest.as_ref().is_none_or(|folder| folder.number < last) && last > 0 {
         newest = match history.state(last) {
             Ok(folder) => Some(folder),
+            Err(error) if history.bucket.given_up().is_some() => return Err(error),
             // The base or the journal object that prevents it is noted.
             Err(_) if !report.is_sound() => None,
             Err(error) if error.is_corruption() => {
@@ -283,9 +284,11 @@ pub(crate) fn verify(settings: &Settings) -> Result<BucketReport> {
         let reader = RemoteReader::of_state(settings, folder);
         let secondary = reader.secondary().open();
         let content = secondary.and_then(|secondary| secondary.verify(VerifyOptions::default()));
-        // A file that the store does not give is no damage.
-        if let Some(trouble) = reader.trouble() {
-            let message = format!("the newest state cannot be read: {}", trouble.error);
+        // A file that the store does not give is no damage, also if it gives the next one.
+        if let Some(error) = reader.given_up()
+            && !content.as_ref().is_ok_and(VerifyReport::is_sound)
+        {
+            let message = format!("the newest state cannot be read: {error}");
             return Err(Error::new(ErrorKind::Io, message));
         }
         match content {

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use siltstone::{Builder, Db, Error, Result};
 
 use crate::background::BackgroundThread;
-use crate::bucket::{Bucket, StoreTrouble};
+use crate::bucket::Bucket;
 use crate::cache::{CacheFigures, ObjectCache};
 use crate::folder::{FileBytes, Folder};
 use crate::journal::{Boundary, ObjectBatch, load};
@@ -238,9 +238,9 @@ impl RemoteReader {
         RemoteReader { state, _lease: None }
     }
 
-    /// The present trouble of this reader with the store.
-    pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
-        self.state.bucket.trouble()
+    /// The error of the last call of the store that was given up.
+    pub(crate) fn given_up(&self) -> Option<String> {
+        self.state.bucket.given_up()
     }
 
     /// Returns options of a secondary of this folder. Several may be opened.
