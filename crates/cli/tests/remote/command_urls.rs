@@ -1,18 +1,10 @@
 //! URLs of buckets in the place of folders, and `--remote`. The bucket is a folder.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "sources and buckets are files outside every database"
-)]
-
-mod bucket;
-mod runner;
-
 use remote::Remote;
 use siltstone::{Db, Durability};
 
-use bucket::{Place, files_below, url_in};
-use runner::ended;
+use crate::bucket::{Place, files_below, url_in};
+use crate::runner::ended;
 
 #[test]
 fn what_is_put_with_a_remote_is_read_by_its_url() {

@@ -1,23 +1,13 @@
 //! `siltstone remote`: looks, restores, verifications, copies and takeovers. The bucket is a folder.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "sources and buckets are files outside every database"
-)]
-
-mod bucket;
-#[cfg(target_os = "linux")]
-mod interrupt;
-mod runner;
-
 use std::path::Path;
 
 use remote::Remote;
 use serde_json::Value;
 use siltstone::{Durability, ErrorKind};
 
-use bucket::{Place, files_below, url_in};
-use runner::ended;
+use crate::bucket::{Place, files_below, url_in};
+use crate::runner::ended;
 
 /// The one object that the command prints.
 #[track_caller]
@@ -194,7 +184,7 @@ fn after_ctrl_c_a_command_says_what_it_leaves() {
         (&["remote", "copy", url, &other], "another copy puts them again"),
         (&["remote", "take-over", url, "new"], "the same command continues"),
     ] {
-        let output = interrupt::interrupted(at, args, b"");
+        let output = crate::interrupt::interrupted(at, args, b"");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("interrupted; ") && said.contains(left), "{said}");
@@ -219,7 +209,7 @@ fn a_load_that_ctrl_c_ends_reports_nothing_and_is_shipped_by_the_next_command() 
     // Some batches, and a pipe full of rows.
     let rows: String = (0..40_000).map(|n| format!("{n:08}\t{n:055}\n")).collect();
     let args = ["load", "db", "-", "--format", "lines", "--remote", url];
-    let output = interrupt::interrupted(at, &args, rows.as_bytes());
+    let output = crate::interrupt::interrupted(at, &args, rows.as_bytes());
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -249,7 +239,7 @@ fn a_verification_of_a_url_that_is_interrupted_leaves_its_mark() {
     }
     // So slow that it cannot end before the signal.
     let slow = ["--resume", "mark", "--rate", "16KiB"];
-    let output = interrupt::interrupted(at, &[&["verify", url][..], &slow].concat(), b"");
+    let output = crate::interrupt::interrupted(at, &[&["verify", url][..], &slow].concat(), b"");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""));
     assert!(at.join("mark").exists());
