@@ -173,11 +173,11 @@ mod tests {
         let path = folder.path().join("mark");
         let part = Part { rate: 0, resume: Some(path.clone()), at_most: None };
         part.keep(Some(1)).unwrap();
-        let beside = folder.path().join("mark.new");
-        fs::create_dir(&beside).unwrap();
+        let next = folder.path().join("mark.new");
+        fs::create_dir(&next).unwrap();
         assert!(part.keep(Some(2)).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
-        fs::remove_dir(&beside).unwrap();
+        fs::remove_dir(&next).unwrap();
         part.keep(Some(3)).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "3\n");
         part.keep(None::<u32>).unwrap();

@@ -20,7 +20,7 @@ pub(crate) enum Source {
     /// Only this process has it open.
     Own(Existing),
     /// Another process writes it, or another machine.
-    Beside { secondary: Secondary, path: PathBuf },
+    Followed { secondary: Secondary, path: PathBuf },
 }
 
 impl Source {
@@ -28,7 +28,7 @@ impl Source {
     pub(crate) fn open(path: &Path, length: ReadLength) -> Result<Source, Failure> {
         if let Some(url) = url_of(path) {
             let secondary = BucketPlace::new(url)?.reader(length)?.secondary().open()?;
-            return Ok(Source::Beside { secondary, path: path.to_owned() });
+            return Ok(Source::Followed { secondary, path: path.to_owned() });
         }
         match Existing::open_alone_to_read(path) {
             // The open is tried first: recovery needs the lock, and shows everything that a dead
@@ -36,7 +36,7 @@ impl Source {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
                 let secondary = Db::secondary(path)?;
-                Ok(Source::Beside { secondary, path: path.to_owned() })
+                Ok(Source::Followed { secondary, path: path.to_owned() })
             }
             opened => opened.map(Source::Own),
         }
@@ -46,12 +46,12 @@ impl Source {
     pub(crate) fn partition(&self, name: &str) -> Result<Readings, Failure> {
         match self {
             Source::Own(existing) => Ok(Readings::Own(existing.partition(name)?)),
-            Source::Beside { secondary, path } => match present(secondary, name) {
+            Source::Followed { secondary, path } => match present(secondary, name) {
                 Err(error) if error.kind() == ErrorKind::PartitionNotFound => {
                     let place = path.display();
                     Err(Failure::NotFound(format!("no partition {name:?} in {place}")))
                 }
-                read => Ok(Readings::Beside(read?)),
+                read => Ok(Readings::Followed(read?)),
             },
         }
     }
@@ -60,7 +60,7 @@ impl Source {
     pub(crate) fn partition_names(&self) -> Vec<String> {
         match self {
             Source::Own(existing) => partition_names(&existing.db),
-            Source::Beside { secondary, .. } => secondary.partition_names(),
+            Source::Followed { secondary, .. } => secondary.partition_names(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Source {
         match self {
             Source::Own(existing) => existing.db.close(),
             // A secondary has nothing to write back. Its lease ends with it.
-            Source::Beside { .. } => Ok(()),
+            Source::Followed { .. } => Ok(()),
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) enum Readings {
     /// The partition of a database that only this process has open.
     Own(Partition),
     /// The partition at the state of the catch-up.
-    Beside(Reading),
+    Followed(Reading),
 }
 
 impl Readings {
@@ -102,7 +102,7 @@ impl Readings {
     pub(crate) fn open_blob(&self, key: &[u8]) -> Result<Option<BlobReader>> {
         match self {
             Readings::Own(partition) => partition.open_blob(key),
-            Readings::Beside(reading) => reading.open_blob(key),
+            Readings::Followed(reading) => reading.open_blob(key),
         }
     }
 }
@@ -115,42 +115,42 @@ impl Readable for Readings {
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         match self {
             Readings::Own(partition) => partition.get(key),
-            Readings::Beside(reading) => reading.get(key),
+            Readings::Followed(reading) => reading.get(key),
         }
     }
 
     fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         match self {
             Readings::Own(partition) => partition.multi_get(keys),
-            Readings::Beside(reading) => reading.multi_get(keys),
+            Readings::Followed(reading) => reading.multi_get(keys),
         }
     }
 
     fn range(&self, range: impl KeyRange) -> Range {
         match self {
             Readings::Own(partition) => partition.range(range),
-            Readings::Beside(reading) => reading.range(range),
+            Readings::Followed(reading) => reading.range(range),
         }
     }
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         match self {
             Readings::Own(partition) => partition.prefix(prefix),
-            Readings::Beside(reading) => reading.prefix(prefix),
+            Readings::Followed(reading) => reading.prefix(prefix),
         }
     }
 
     fn keys(&self) -> Keys {
         match self {
             Readings::Own(partition) => partition.keys(),
-            Readings::Beside(reading) => reading.keys(),
+            Readings::Followed(reading) => reading.keys(),
         }
     }
 
     fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         match self {
             Readings::Own(partition) => partition.cursor_in(range),
-            Readings::Beside(reading) => reading.cursor_in(range),
+            Readings::Followed(reading) => reading.cursor_in(range),
         }
     }
 }
