@@ -6,7 +6,7 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "src/",
     "crates/lsm-core/src/",
     "crates/metahive/src/",
@@ -14,6 +14,7 @@ const FOLDERS: [&str; 7] = [
     "crates/remote/src/",
     "crates/secondary/src/",
     "crates/streams/src/",
+    "crates/typed/src/",
 ];
 /// The types of siltstone that wrap one of another crate with the same name (design note 8).
 const FACES: [&str; 8] = [
