@@ -19,12 +19,13 @@
 //!    restore.
 //! 2. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
 
+mod markers;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsm_core::fs::{AppendMode, File, Fs, LockGuard};
-use lsm_core::fs::{RESTORING, SHIPPED_PREFIX};
+use lsm_core::fs::{AppendMode, File, Fs, LockGuard, RESTORING};
 use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
 
@@ -34,19 +35,14 @@ use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
 use crate::journal::{Boundary, ReplayEnd, follow, journal_object, last_number, load, load_before};
 use crate::noted::NotedChange;
-use crate::record::{RECORD_PREFIX, StoredRecord, lost_end};
+use crate::record::lost_end;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
 use crate::shipper::{Shipper, written_end};
 use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
-/// The lock of a folder whose changes are shipped.
-const LOCK: &str = "remote-lock";
-/// The front of the name of a marker; the claimant follows. The engine opens no folder with a marker, or with
-/// `RESTORING`, through another file system, which would ship nothing.
-const MARKER_PREFIX: &str = SHIPPED_PREFIX;
-/// The content of the marker of a claim of an empty journal, which may not be stored yet.
-const FIRST: &[u8] = b"first";
+use markers::{FIRST, MARKER_PREFIX};
+
 /// Bytes of a log that come with one GET, as far as an object has them.
 const READ_BYTES: usize = 4 << 20;
 /// Attempts to put a claim while the old writer, or other claimants, put objects.
@@ -227,66 +223,6 @@ type Extension = Vec<(String, FileClass, u64)>;
 impl LocalFolder {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
-    }
-
-    fn lock(&self) -> Result<Box<dyn LockGuard>> {
-        self.fs.create_dir(&self.dir)?;
-        let lock = self.fs.try_lock(&self.path(LOCK))?;
-        // The lock of the database, too: one that was opened without this crate may be open.
-        let is_free = self.fs.try_lock(&self.path("LOCK"))?.is_some();
-        lock.filter(|_| is_free).ok_or_else(|| {
-            let message =
-                format!("another process has the database in {} open", self.dir.display());
-            Error::new(ErrorKind::Locked, message)
-        })
-    }
-
-    fn markers(&self) -> Result<BTreeSet<u128>> {
-        let names = self.fs.list_names(&self.dir, MARKER_PREFIX)?;
-        let digits = names.iter().filter_map(|name| name.strip_prefix(MARKER_PREFIX));
-        Ok(digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).collect())
-    }
-
-    /// The last journal object that this folder knows to be stored.
-    fn recorded(&self, markers: &BTreeSet<u128>) -> Result<u64> {
-        let mut last = 0;
-        for marker in markers {
-            last = last.max(StoredRecord::new(&self.dir, *marker).read(&*self.fs)?);
-        }
-        Ok(last)
-    }
-
-    fn mark(&self, claimant: u128, content: &[u8]) -> Result<()> {
-        let path = self.path(&format!("{MARKER_PREFIX}{claimant:032x}"));
-        self.fs.put_if_absent(&path, content).map(drop)
-    }
-
-    /// Returns `true` if the only marker is that of a first claim.
-    fn is_first(&self, markers: &BTreeSet<u128>) -> Result<bool> {
-        let [marker] = *markers.iter().collect::<Vec<_>>() else { return Ok(false) };
-        let file = self.fs.open_read(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
-        let mut content = [0; FIRST.len()];
-        Ok(file.read_at(0, &mut content)? == FIRST.len() && content == FIRST)
-    }
-
-    fn begin_restore(&self) -> Result<()> {
-        self.fs.put_if_absent(&self.path(RESTORING), b"")?;
-        self.unmark(None)
-    }
-
-    fn end_restore(&self) -> Result<()> {
-        self.fs.delete(&self.path(RESTORING))
-    }
-
-    /// Deletes all markers but that of `kept`.
-    fn unmark(&self, kept: Option<u128>) -> Result<()> {
-        for marker in self.markers()? {
-            if Some(marker) != kept {
-                self.fs.delete(&self.path(&format!("{RECORD_PREFIX}{marker:032x}")))?;
-                self.fs.delete(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
-            }
-        }
-        self.fs.sync_dir(&self.dir)
     }
 
     /// The files that are shipped, with their lengths.
