@@ -117,8 +117,9 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         local.begin_restore()?;
         local.restore(&folder, &cache, keeps_tables)?;
         local.mark(claimant, b"")?;
-        local.end_restore()?;
     }
+    // Also after a takeover that died between its mark and this: it had made the folder whole.
+    local.end_restore()?;
     local.unmark(Some(claimant))?;
     let absent = local.absent(&folder)?;
     folder.drop_tails();
@@ -235,6 +236,14 @@ impl LocalFolder {
     /// Returns an error if this folder may not continue the journal.
     fn check(&self, folder: &Folder, markers: &BTreeSet<u128>, takes_over: bool) -> Result<()> {
         let dir = self.dir.display();
+        let is_restoring = !self.fs.list_names(&self.dir, RESTORING)?.is_empty();
+        if folder.number == 0 && markers.is_empty() && is_restoring {
+            let message = format!(
+                "a takeover from another bucket has left {dir} half made; call take_over with that bucket, or delete \
+                 the files"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         if folder.number == 0 {
             return match markers.is_empty() || self.is_first(markers)? {
                 true => Ok(()),
@@ -250,7 +259,6 @@ impl LocalFolder {
         if markers.contains(&folder.writer) {
             return Ok(());
         }
-        let is_restoring = !self.fs.list_names(&self.dir, RESTORING)?.is_empty();
         if takes_over && markers.is_empty() && !is_restoring && !self.files()?.is_empty() {
             let message = format!(
                 "{dir} holds a database that was never shipped; a takeover would replace it"

@@ -1,11 +1,12 @@
-//! A takeover from a writer whose puts are always faster than those of the claimant.
+//! A takeover from a writer whose puts are always faster than those of the claimant, and one that dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule};
 use remote::{Remote, Store, StoreError, StoreResult};
-use siltstone::fs::MemFs;
-use siltstone::{Durability, ErrorKind};
+use siltstone::fs::{Fs, MemFs};
+use siltstone::{Db, Durability, ErrorKind};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
@@ -125,4 +126,60 @@ fn a_claimant_that_fails_withdraws_its_request() {
     assert_eq!(failed.kind(), ErrorKind::Unsupported);
     assert!(store.has_asked.load(Ordering::Relaxed));
     assert!(!objects.lock().keys().any(|name| name.starts_with("takeover/")));
+}
+
+#[test]
+fn a_takeover_that_dies_at_any_change_of_its_folder_is_made_again() {
+    let mut rng = Rng::new(9);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let first = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = first.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    users.put_with("one", "x", Durability::Sync).unwrap();
+    db.flush().unwrap();
+    users.put_with("two", "x", Durability::Sync).unwrap();
+    let stored = objects.lock().clone();
+    for change in 0..100 {
+        let objects = Objects::default();
+        *objects.lock() = stored.clone();
+        let store = SimStore::new(objects, rng.fork());
+        let disk = MemFs::new();
+        let faults = FaultFs::new(Arc::new(disk.clone()));
+        faults.add_rule(FaultRule::sticky(FaultAt::Mutation(change), FaultAction::Eio));
+        let dies = remote_of(&store, &disk, &mut rng).fs(Arc::new(faults));
+        let is_done = dies.take_over("/db").map(drop).is_ok();
+        disk.create_dir("/db".as_ref()).unwrap();
+        // Nothing of it is taken for a database that is not shipped, or for one of another bucket.
+        let local = Db::builder("/db").fs(Arc::new(disk.clone())).create_if_missing(false);
+        local.open().map(drop).unwrap_err();
+        let remote = remote_of(&store, &disk, &mut rng);
+        let again = remote.primary("/db").or_else(|error| {
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            remote.take_over("/db")
+        });
+        let again = again.unwrap();
+        let db = again.builder().open().unwrap_or_else(|error| panic!("{change}: {error}"));
+        let users = db.partition("users").unwrap();
+        assert!(users.contains("one").unwrap() && users.contains("two").unwrap());
+        if is_done {
+            assert!(change > 8, "{change}");
+            return;
+        }
+    }
+    panic!("no takeover has ended");
+}
+
+#[test]
+fn a_folder_that_a_takeover_has_left_half_made_is_shipped_to_no_other_bucket() {
+    let mut rng = Rng::new(10);
+    let disk = MemFs::new();
+    disk.create_dir("/db".as_ref()).unwrap();
+    disk.put_if_absent("/db/remote-restoring".as_ref(), b"").unwrap();
+    let store = SimStore::new(Objects::default(), rng.fork());
+    let remote = remote_of(&store, &disk, &mut rng);
+    for refused in [remote.primary("/db"), remote.take_over("/db")] {
+        let refused = refused.map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    }
 }
