@@ -77,11 +77,13 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let is_own = markers.contains(&folder.writer);
     let is_new = folder.number == 0;
     let stored = if takes_over { 0 } else { local.recorded(&markers)? };
-    local.check(&folder, &markers, takes_over)?;
     let lost = (stored > folder.number && !is_new).then_some(folder.number + 1);
-    if let Some(lost) = lost.filter(|_| !is_own) {
+    let is_fenced = folder.fenced.iter().any(|it| markers.contains(&it.claimant));
+    if let Some(lost) = lost.filter(|_| !is_own && !is_fenced) {
+        // The claim of this folder is among the lost objects: the writer before looks like one that came later.
         return Err(lost_end(lost, stored));
     }
+    local.check(&folder, &markers, takes_over)?;
     let claimant = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
     if is_own || is_new {
         // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then

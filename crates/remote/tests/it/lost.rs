@@ -153,6 +153,24 @@ fn an_open_is_refused_if_the_folder_cannot_make_what_is_lost_again() {
 }
 
 #[test]
+fn an_open_whose_own_claim_is_lost_names_it_and_no_other_writer() {
+    let mut bucket = Bucket::new(105);
+    let disk = MemFs::new();
+    drop(bucket.remote(&disk).primary("/db").unwrap());
+    let before = bucket.objects.lock().clone();
+    let primary = bucket.remote(&disk).primary("/db").unwrap();
+    let lost = primary.status().number;
+    put(&opened(&primary), "lost");
+    drop(primary);
+    *bucket.objects.lock() = before;
+    let error = bucket.remote(&disk).primary("/db").map(drop).unwrap_err();
+    let named = error.damage().map(|damage| damage.file.to_string_lossy().into_owned());
+    assert_eq!(named, Some(journal_name(lost)), "{error}");
+    assert!(error.to_string().contains("back, or call take_over"), "{error}");
+    bucket.remote(&disk).take_over("/db").unwrap();
+}
+
+#[test]
 fn a_damaged_record_of_what_is_stored_is_an_older_one() {
     let mut bucket = Bucket::new(104);
     let disk = MemFs::new();
