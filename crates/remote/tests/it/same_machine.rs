@@ -73,18 +73,18 @@ fn a_secondary_of_the_own_folder_reads_and_is_not_promoted_past_the_bucket() {
     let primary = remote(&objects, &disk, &mut rng).primary("/db").unwrap();
     let db = opened(&primary);
     put(&db, "one").unwrap();
-    let beside = secondary(Arc::new(disk.clone())).unwrap();
-    assert!(reads(&beside, "one").unwrap());
-    let refused = Db::promote(&beside).map(drop).unwrap_err();
+    let follower = secondary(Arc::new(disk.clone())).unwrap();
+    assert!(reads(&follower, "one").unwrap());
+    let refused = Db::promote(&follower).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("Remote::take_over"), "{refused}");
     assert!(!db.is_fenced());
     put(&db, "two").unwrap();
-    assert!(reads(&beside, "two").unwrap());
+    assert!(reads(&follower, "two").unwrap());
     // Also after the end of the primary; the way that the message names works.
     db.close().unwrap();
     drop(primary);
-    assert_eq!(Db::promote(&beside).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(Db::promote(&follower).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
     let again = remote(&objects, &disk, &mut rng).primary("/db").unwrap();
     assert!(has(&opened(&again), "two"));
 }
@@ -96,9 +96,9 @@ fn a_promotion_through_the_file_system_of_the_primary_is_shipped() {
     let primary = remote(&objects, &MemFs::new(), &mut rng).primary("/db").unwrap();
     let old = opened(&primary);
     put(&old, "one").unwrap();
-    let beside = secondary(primary.fs()).unwrap();
-    assert!(reads(&beside, "one").unwrap());
-    let new = Db::promotion(&beside).background(BackgroundMode::Stepped).open().unwrap();
+    let follower = secondary(primary.fs()).unwrap();
+    assert!(reads(&follower, "one").unwrap());
+    let new = Db::promotion(&follower).background(BackgroundMode::Stepped).open().unwrap();
     assert_eq!(put(&old, "late").unwrap_err().kind(), ErrorKind::Fenced);
     put(&new, "two").unwrap();
     let other = remote(&objects, &MemFs::new(), &mut rng).take_over("/db").unwrap();
@@ -127,6 +127,6 @@ fn a_secondary_after_a_takeover_reads_all_or_fails() {
     let early = secondary(Arc::new(disk.clone())).and_then(|it| reads(&it, "flushed"));
     early.unwrap_err();
     second.restore().unwrap();
-    let beside = secondary(Arc::new(disk)).unwrap();
-    assert!(["flushed", "logged", "new"].iter().all(|key| reads(&beside, key).unwrap()));
+    let follower = secondary(Arc::new(disk)).unwrap();
+    assert!(["flushed", "logged", "new"].iter().all(|key| reads(&follower, key).unwrap()));
 }
