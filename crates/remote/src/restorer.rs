@@ -4,8 +4,8 @@
 //! Invariants:
 //! 1. A name appears in the folder with all of its bytes, synced. Until then they are in a file of another name, which
 //!    nothing reads, and which the next open deletes.
-//! 2. No read waits for a restore. A call that needs the local file goes on at the place which the background has
-//!    reached, and waits for one piece of it at most.
+//! 2. No read waits for a restore, and no call for a file that is here. A call that needs the local file goes on at the
+//!    place which the background has reached, and waits for one piece of it at most.
 //! 3. A failed attempt changes nothing: the file is read from the bucket, and is tried again.
 //! 4. The background makes one attempt for each call of the store, so that it ends soon. Its patience is the thread's.
 
@@ -34,6 +34,8 @@ const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 /// The background leaves so much of the local disk to the log and to new tables.
 const RESERVE_BYTES: u64 = 256 << 20;
+/// Partial files of failed attempts that are kept: each has an open file.
+const PARTIALS_MAX: usize = 4;
 /// The pauses after a failed attempt: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -69,6 +71,9 @@ struct PartialFile {
     file: Arc<dyn File>,
     at: u64,
 }
+
+/// Those that are kept, by the names of the whole files.
+type PartialFiles = BTreeMap<String, PartialFile>;
 
 /// The time between pieces that keeps a rate.
 struct RestoreRate {
@@ -115,7 +120,7 @@ pub(crate) struct FileRestorer {
     files: u64,
     bytes: u64,
     /// Held over a piece, with its GET: two threads would write one partial file.
-    partials: Mutex<BTreeMap<String, PartialFile>>,
+    partials: Mutex<PartialFiles>,
     /// The bytes in them, for the status alone, which must not wait for a GET.
     partial_bytes: AtomicU64,
     /// A leaf.
@@ -166,6 +171,11 @@ impl FileRestorer {
         }
     }
 
+    fn note_partials(&self, partials: &PartialFiles) {
+        let bytes = partials.values().map(|partial| partial.at).sum();
+        self.partial_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// The failure of the background, for the health of the database.
     pub(crate) fn failure(&self) -> Option<String> {
         let attempts = self.attempts.lock();
@@ -206,7 +216,10 @@ pub(crate) fn clear_partials(fs: &dyn Fs, dir: &Path) -> Result<()> {
 impl ShippingFs {
     /// Makes a whole file that only the bucket has a local one.
     pub(crate) fn restore(&self, name: &str) -> Result<()> {
-        while self.restore_piece(name, &self.cache, PIECE_BYTES, 0)?.is_some() {}
+        // A file has its name before it counts as local. A log is not to wait for a piece of another file.
+        while self.shipper.remote_file(name).is_some()
+            && self.restore_piece(name, &self.cache, PIECE_BYTES, 0)?.is_some()
+        {}
         Ok(())
     }
 
@@ -244,7 +257,7 @@ impl ShippingFs {
     }
 
     /// Brings the next piece of a file, and returns its bytes; `None` if there is none, as the file is here or was
-    /// deleted. Begins no file that would leave less than `reserve` of the disk.
+    /// deleted. Begins no file, and adds nothing to one, that would leave less than `reserve` of the disk.
     fn restore_piece(
         &self,
         name: &str,
@@ -257,23 +270,28 @@ impl ShippingFs {
         let Some((state, _)) = self.shipper.remote_file(name) else { return Ok(None) };
         let len = state.read().len;
         let path = self.partial_path(name);
-        let (file, at) = match partials.get(name) {
-            Some(partial) => (partial.file.clone(), partial.at),
-            None => {
-                if reserve > 0 && self.inner.free_bytes(&self.root)? < len.saturating_add(reserve) {
-                    let full = io::ErrorKind::StorageFull.into();
-                    return Err(Error::io("restore", &self.root.join(name), full));
-                }
-                self.inner.delete(&path)?;
-                (self.inner.open_append(&path, AppendMode::IfAbsent)?, 0)
-            }
-        };
-        partials.insert(name.to_owned(), PartialFile { file: file.clone(), at });
-        let mut buf = vec![0; (len - at).min(piece_bytes) as usize];
+        let at = partials.get(name).map_or(0, |partial| partial.at);
+        let wanted = (len - at).min(piece_bytes);
+        let needed = if at == 0 { len } else { wanted };
+        if reserve > 0 && self.inner.free_bytes(&self.root)? < needed.saturating_add(reserve) {
+            self.drop_partial(&mut partials, name)?;
+            let full = io::ErrorKind::StorageFull.into();
+            return Err(Error::io("restore", &self.root.join(name), full));
+        }
+        let mut buf = vec![0; wanted as usize];
         if cache.read_at(&state, at, &mut buf, false)? < buf.len() {
             let what = "the file ends before its length";
             return Err(Error::corruption(self.root.join(name), at, what));
         }
+        // Only now: the attempts of a bucket that is away leave no open file.
+        let file = match partials.get(name) {
+            Some(partial) => partial.file.clone(),
+            None => {
+                self.drop_shortest(&mut partials)?;
+                self.inner.delete(&path)?;
+                self.inner.open_append(&path, AppendMode::IfAbsent)?
+            }
+        };
         let at = at + buf.len() as u64;
         partials.insert(name.to_owned(), PartialFile { file: file.clone(), at });
         let taken = file.append(&buf).and_then(|()| match at < len {
@@ -283,15 +301,13 @@ impl ShippingFs {
                 self.publish(name, &path)
             }
         });
+        drop(file);
         let mut cleared = Ok(());
         if taken.is_err() || at == len {
-            partials.remove(name);
-            drop(file);
             // A full disk has this room again.
-            cleared = self.inner.delete(&path);
+            cleared = self.drop_partial(&mut partials, name);
         }
-        let bytes = partials.values().map(|partial| partial.at).sum();
-        self.restorer.partial_bytes.store(bytes, Ordering::Relaxed);
+        self.restorer.note_partials(&partials);
         taken.and(cleared)?;
         Ok(Some(buf.len() as u64).filter(|_| at < len))
     }
@@ -319,11 +335,28 @@ impl ShippingFs {
     }
 
     /// Gives up the partial files whose names were deleted, or that are here.
-    fn drop_gone(&self, partials: &mut BTreeMap<String, PartialFile>) -> Result<()> {
+    fn drop_gone(&self, partials: &mut PartialFiles) -> Result<()> {
         let names = partials.keys().filter(|name| self.shipper.remote_file(name).is_none());
-        for name in names.cloned().collect::<Vec<_>>() {
-            partials.remove(&name);
-            self.inner.delete(&self.partial_path(&name))?;
+        let names: Vec<_> = names.cloned().collect();
+        names.iter().try_for_each(|name| self.drop_partial(partials, name))
+    }
+
+    /// Gives up a partial file, if there is one.
+    fn drop_partial(&self, partials: &mut PartialFiles, name: &str) -> Result<()> {
+        if partials.remove(name).is_none() {
+            return Ok(());
+        }
+        self.restorer.note_partials(partials);
+        self.inner.delete(&self.partial_path(name))
+    }
+
+    /// Gives up the partial files with the fewest bytes, so that there is place for another one.
+    fn drop_shortest(&self, partials: &mut PartialFiles) -> Result<()> {
+        while partials.len() >= PARTIALS_MAX
+            && let Some((name, _)) = partials.iter().min_by_key(|(_, partial)| partial.at)
+        {
+            let name = name.clone();
+            self.drop_partial(partials, &name)?;
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use remote::{Primary, Remote};
-use siltstone::Durability;
 use siltstone::fs::{AppendMode, File, Fs, MemFs};
+use siltstone::Durability;
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -166,6 +166,67 @@ fn a_file_that_fails_is_shown_and_tried_again_after_the_others() {
     primary.ship().unwrap();
     let status = primary.status().restore;
     assert!(status.is_done() && status.error.is_none(), "{status:?}");
+}
+
+#[test]
+fn attempts_without_an_answer_leave_no_partial_file() {
+    let mut tables = Tables::new(66, &[MIB; 5]);
+    let disk = MemFs::new();
+    let (primary, store) = tables.take_over(&disk);
+    store.fails_one_of.store(1, Ordering::Relaxed);
+    for _ in 0..5 {
+        let _ = primary.ship();
+        assert!(primary.status().restore.error.is_some());
+        assert_eq!(partial_files(&disk), 0);
+    }
+}
+
+/// Each is an open file, and most of its bytes may be those of a file that is lost.
+#[test]
+fn few_partial_files_are_kept_and_those_with_the_most_bytes() {
+    const PIECE: u64 = 64 << 10;
+    const FILES: u64 = 6;
+    let mut tables = Tables::new(67, &[3 * PIECE; FILES as usize]);
+    let disk = MemFs::new();
+    let (remote, _) = tables.remote(&disk);
+    let primary = remote.restore_rate(PIECE).take_over("/db").unwrap();
+    let mut lost = Vec::new();
+    for number in 1..=FILES {
+        // Two pieces of the first one.
+        (0..=u64::from(number == 1)).for_each(|_| primary.ship().unwrap());
+        lost.extend(tables.lose(number));
+        primary.ship().unwrap();
+        assert!(primary.status().restore.error.unwrap().contains(&name(number)));
+        assert_eq!(partial_files(&disk), number.min(4) as usize);
+    }
+    assert_eq!(primary.status().restore.bytes_done, 5 * PIECE);
+    tables.objects.lock().extend(lost.into_iter().map(|(name, bytes)| (name, bytes.into())));
+    primary.ship().unwrap();
+    // The first file again, at its third piece.
+    assert_eq!(primary.status().restore.files_done, 1);
+    primary.restore().unwrap();
+    assert_eq!(partial_files(&disk), 0);
+    (1..=FILES).for_each(|number| check_read(&*open(&primary, number), number, 2 * PIECE));
+}
+
+#[test]
+fn a_call_for_a_file_that_is_here_waits_for_no_piece_of_another_one() {
+    let mut tables = Tables::new(68, &[MIB]);
+    let (primary, store) = tables.take_over(&MemFs::new());
+    let log = Path::new("/db/000000000000000a-00000001.wal");
+    let fs = primary.fs();
+    fs.open_append(log, AppendMode::IfAbsent).unwrap().append(b"one").unwrap();
+    let is_here = Arc::new(AtomicBool::new(false));
+    let opened = is_here.clone();
+    // In the middle of the GET of the piece. A call that waited for its end would never return.
+    store.pause_in(0, move || {
+        let file = fs.open_append(log, AppendMode::Existing).unwrap();
+        file.append(b"two").unwrap();
+        opened.store(file.len().unwrap() == 6, Ordering::Relaxed);
+    });
+    primary.ship().unwrap();
+    assert!(is_here.load(Ordering::Relaxed));
+    assert!(primary.status().restore.is_done());
 }
 
 #[test]
