@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remote::{Primary, Remote};
+use remote::{Primary, Remote, RestoreTarget};
 use siltstone::fs::{AppendMode, File, Fs, MemFs};
-use siltstone::Durability;
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -287,4 +287,104 @@ fn a_file_that_is_deleted_while_it_is_restored_leaves_nothing() {
     primary.ship().unwrap();
     assert!(primary.status().restore.is_done());
     assert_eq!(disk.list(Path::new("/db"), "0000").unwrap(), []);
+}
+
+const ENTRIES: u8 = 3;
+
+fn value(number: u8) -> Vec<u8> {
+    Rng::new(number.into()).bytes(100_000)
+}
+
+/// A machine that takes the database over, and restores it slowly.
+fn machine(objects: &Objects, disk: &MemFs, rng: &mut Rng) -> (Primary, Db) {
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let primary = remote_of(&store, disk, rng).restore_rate(64 << 10).take_over("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    (primary, db)
+}
+
+/// A database with tables and a large value, opened on another machine, in the middle of its restore.
+fn half_restored(objects: &Objects, disk: &MemFs, rng: &mut Rng) -> (Primary, Db) {
+    let (_first, db) = machine(objects, &MemFs::new(), rng);
+    let users = db.partition("users").unwrap();
+    for number in 0..ENTRIES {
+        users.put([number], value(number)).unwrap();
+        db.flush().unwrap();
+    }
+    let options = PartitionOptions::default().large_values(LargeValueOptions::default());
+    let files = db.partition_with("files", options).unwrap();
+    files.put_with("large", value(9), Durability::Sync).unwrap();
+    let (second, db) = machine(objects, disk, rng);
+    second.ship().unwrap();
+    assert_eq!(partial_files(disk), 1);
+    (second, db)
+}
+
+#[track_caller]
+fn check_whole(db: &Db) {
+    let users = db.partition("users").unwrap();
+    assert!((0..ENTRIES).all(|number| users.get([number]).unwrap().unwrap() == value(number)));
+    let files = db.partition("files").unwrap();
+    assert_eq!(files.get("large").unwrap().unwrap(), value(9));
+}
+
+/// Neither a checkpoint nor an export nor a restored folder is one that is shipped.
+#[test]
+fn copies_that_are_made_during_a_restore_are_whole_and_open_without_the_bucket() {
+    let mut rng = Rng::new(69);
+    let objects = Objects::default();
+    let disk = MemFs::new();
+    let (primary, db) = half_restored(&objects, &disk, &mut rng);
+    for partition in ["users", "files"] {
+        db.partition(partition).unwrap().export(.., format!("/{partition}")).unwrap();
+    }
+    assert!(!primary.status().restore.is_done());
+    db.checkpoint("/checkpoint").unwrap();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let remote = remote_of(&store, &disk, &mut rng);
+    remote.restore("/restored", RestoreTarget::Latest).unwrap();
+    objects.lock().clear();
+    for folder in ["/checkpoint", "/restored", "/ingested"] {
+        let copy = Db::builder(folder).fs(Arc::new(disk.clone())).open().unwrap();
+        if folder == "/ingested" {
+            for partition in ["users", "files"] {
+                let ingested = copy.partition(partition).unwrap();
+                ingested.ingest(format!("/{partition}")).unwrap();
+            }
+        }
+        check_whole(&copy);
+        copy.partition("users").unwrap().put("new", "x").unwrap();
+        copy.close().unwrap();
+    }
+}
+
+#[test]
+fn a_takeover_during_a_restore_ends_it_and_has_all() {
+    let mut rng = Rng::new(70);
+    let objects = Objects::default();
+    let disk = MemFs::new();
+    let (second, db) = half_restored(&objects, &disk, &mut rng);
+    let (third, third_db) = machine(&objects, &MemFs::new(), &mut rng);
+    let refused = db.partition("users").unwrap().put_with("late", "x", Durability::Sync);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    let done = second.status().restore.bytes_done;
+    second.ship().unwrap_err();
+    assert_eq!(second.status().restore.bytes_done, done);
+    while !third.status().restore.is_done() {
+        third.ship().unwrap();
+        check_whole(&third_db);
+    }
+    third_db.partition("users").unwrap().put_with("new", "x", Durability::Sync).unwrap();
+    // The folder of the second one again, with a partial file and tables of its own.
+    drop((db, second));
+    assert_eq!(partial_files(&disk), 1);
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let fourth = remote_of(&store, &disk, &mut rng).take_over("/db").unwrap();
+    assert_eq!(partial_files(&disk), 0);
+    fourth.restore().unwrap();
+    let db = fourth.builder().background(BackgroundMode::Stepped).open().unwrap();
+    objects.lock().retain(|name, _| !name.starts_with("table/"));
+    check_whole(&db);
+    let users = db.partition("users").unwrap();
+    assert!(users.contains("new").unwrap() && !users.contains("late").unwrap());
 }
