@@ -342,6 +342,47 @@ mod tests {
         assert_eq!(byte[0], number as u8);
     }
 
+    /// Reads the begins of blocks of an object of `blocks` blocks; returns those that were not here.
+    fn missed(cache: &ObjectCache, object: &str, blocks: u64, read: &[u64]) -> Vec<u64> {
+        let len = blocks * BLOCK_BYTES;
+        let piece = ObjectPiece { offset: 0, len, object: object.into(), at: 0 };
+        let mut missed = read.to_vec();
+        missed.retain(|number| {
+            let gets = cache.figures().gets;
+            cache.read_blocks(&piece, number * BLOCK_BYTES, &mut [0]).unwrap();
+            cache.figures().gets > gets
+        });
+        missed
+    }
+
+    #[test]
+    fn a_walk_gets_twice_as_much_each_time_and_other_reads_one_block() {
+        let remote = Remote::memory().unwrap();
+        const BLOCKS: u64 = 255;
+        for name in [NAME, "part/b"] {
+            remote.store().put(name, &vec![7; (BLOCKS * BLOCK_BYTES) as usize]).unwrap();
+        }
+        let walk: Vec<u64> = (0..BLOCKS).collect();
+        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
+        let gets = [0, 1, 3, 7, 15, 31, 63, 127, 191];
+        assert_eq!(missed(&cache, NAME, BLOCKS, &walk), gets);
+        // A walk ends with its object, and two at once do not disturb each other.
+        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
+        for number in 0..12 {
+            let begins_get = [0, 1, 3, 7].contains(&number);
+            for name in [NAME, "part/b"] {
+                assert_eq!(missed(&cache, name, 12, &[number]).len(), usize::from(begins_get));
+            }
+        }
+        assert_eq!(cache.figures().got_bytes, 2 * 12 * BLOCK_BYTES);
+        // A small memory keeps what comes ahead until it is read.
+        let cache = ObjectCache::new(remote.0.bucket(), 64 * BLOCK_BYTES);
+        assert_eq!(missed(&cache, NAME, 20, &walk[..20]), [0, 1, 3, 7, 11, 15, 19]);
+        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
+        assert_eq!(missed(&cache, NAME, BLOCKS, &[90, 50, 70, 52]).len(), 4);
+        assert_eq!(cache.figures().got_bytes, 4 * BLOCK_BYTES);
+    }
+
     #[test]
     fn blocks_that_memory_serves_stay_on_the_disk() {
         let remote = Remote::memory().unwrap();

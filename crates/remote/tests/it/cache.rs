@@ -155,6 +155,24 @@ fn the_first_get_from_a_table_takes_two_gets_of_the_store() {
 }
 
 #[test]
+fn a_scan_of_a_table_gets_more_each_time() {
+    const BLOCK: u64 = 64 << 10;
+    let shipped = Shipped::new();
+    let secondary = shipped.remote().reader().unwrap().secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Strong).unwrap();
+    // The footer, Bloom filter and index.
+    assert!(view.get((ENTRIES - 1).to_be_bytes()).unwrap().is_some());
+    shipped.ranges.lock().clear();
+    let scanned = view.range(..(ENTRIES - 1).to_be_bytes());
+    assert!(scanned.map(|entry| entry.unwrap().1.to_vec()).eq((0..ENTRIES - 1).map(value)));
+    let mut ranges = shipped.ranges.lock().clone();
+    ranges.retain(|(name, _)| name.starts_with("table/"));
+    let blocks: Vec<u64> = ranges.iter().map(|(_, it)| (it.end - it.start) / BLOCK).collect();
+    assert!(blocks.starts_with(&[1, 2, 4]) && blocks.len() == 4, "{ranges:?}");
+}
+
+#[test]
 fn an_open_of_the_own_folder_reads_each_part_of_the_log_by_one_get() {
     let store = Remote::memory().unwrap().store();
     let fs = MemFs::new();

@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lsm_core::fs::{FaultFs, OpKind};
 use remote::Primary;
 use siltstone::fs::{AppendMode, File, Fs, MemFs};
+use siltstone::secondary::Level;
+use siltstone::{BackgroundMode, Durability, Readable};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -114,4 +117,25 @@ fn two_restores_of_a_file_make_one_whole_file() {
     second.restore().unwrap();
     receiver.recv().unwrap().join().unwrap().unwrap();
     assert_eq!(disk.open_read(Path::new(TABLE)).unwrap().len().unwrap(), 11 << 20);
+}
+
+#[test]
+fn the_log_is_appended_to_through_a_mapping_as_without_a_bucket() {
+    let mut rng = Rng::new(56);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let faults = FaultFs::new(Arc::new(MemFs::new()));
+    let remote = remote_of(&store, &MemFs::new(), &mut rng).fs(Arc::new(faults.clone()));
+    let primary = remote.primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    faults.start_log();
+    db.partition("users").unwrap().put_with("key", "x", Durability::Sync).unwrap();
+    let maps = faults.take_log().into_iter().filter(|op| op.kind == OpKind::Map);
+    let mapped: Vec<_> = maps.filter(|op| op.path.to_string_lossy().ends_with(".wal")).collect();
+    assert!(!mapped.is_empty(), "a log is mapped");
+    // Its bytes are shipped as those of other files.
+    let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    assert!(users.at(Level::Strong).unwrap().contains("key").unwrap());
 }
