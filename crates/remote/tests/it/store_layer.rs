@@ -32,6 +32,10 @@ pub trait StoreLayer: Send + Sync + 'static {
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
         self.inner().get_range(name, range)
     }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        self.inner().delete(name)
+    }
 }
 
 /// A layer as a store.
@@ -81,6 +85,6 @@ impl<L: StoreLayer> Store for Layered<L> {
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
-        self.0.inner().delete(name)
+        self.0.delete(name)
     }
 }

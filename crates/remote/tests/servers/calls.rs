@@ -1,6 +1,5 @@
 //! Single calls: puts that race, a takeover and a restart, and a store that enforces nothing.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use remote::{ObjectListing, Remote, Store, StoreResult};
@@ -8,6 +7,7 @@ use siltstone::secondary::Level;
 use siltstone::{Db, Durability, ErrorKind, Readable, VerifyOptions};
 
 use crate::Place;
+use crate::store_layer::{Layered, StoreLayer};
 
 const RACERS: u64 = 32;
 
@@ -102,36 +102,20 @@ fn a_takeover_fences_and_a_restart_goes_on() {
 /// A store that takes conditions, and does not enforce them.
 struct Unconditional(Arc<dyn Store>);
 
-impl Store for Unconditional {
+impl StoreLayer for Unconditional {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         self.0.put(name, bytes).map(|()| true)
-    }
-
-    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
-        self.0.put(name, bytes)
-    }
-
-    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
-        self.0.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.0.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.0.list(dir)
-    }
-
-    fn delete(&self, name: &str) -> StoreResult<()> {
-        self.0.delete(name)
     }
 }
 
 #[test]
 fn a_store_that_enforces_no_condition_is_refused() {
     let place = Place::new("unconditional");
-    let remote = Remote::with_store(Arc::new(Unconditional(place.remote().store())));
+    let remote = Remote::with_store(Layered::new(Unconditional(place.remote().store())));
     let refused = remote.primary(place.dir("folder")).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let listed = place.remote().store().list("journal").unwrap();

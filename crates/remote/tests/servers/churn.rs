@@ -19,6 +19,7 @@ use testkit::Rng;
 
 use crate::churn_model::{Content, Counted, History, LAST, scan};
 use crate::churn_readers::{read_on, restore_and_check, restore_on};
+use crate::store_layer::Layered;
 use crate::{Place, Talker, child_arguments};
 
 pub const LARGE: &str = "large";
@@ -123,7 +124,7 @@ struct Writer<'a> {
     commits: u64,
     takeovers: u64,
     restarts: u64,
-    counted: Arc<Counted>,
+    counted: Arc<Layered<Counted>>,
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -131,7 +132,12 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(shared: &'a Shared, place: &'a Place, rng: Rng, counted: Arc<Counted>) -> Writer<'a> {
+    fn new(
+        shared: &'a Shared,
+        place: &'a Place,
+        rng: Rng,
+        counted: Arc<Layered<Counted>>,
+    ) -> Writer<'a> {
         let machine = Machine::new(shared.remote.primary(place.dir("0")).unwrap());
         let contents = BTreeMap::new();
         let mut writer = Writer {
@@ -431,7 +437,7 @@ fn bytes_of(status: &BucketStatus) -> u64 {
 
 #[expect(clippy::print_stdout, reason = "a run shows its place and its size")]
 fn print_look(writer: &Writer<'_>, status: &BucketStatus) {
-    let Counted { puts, bytes, deletions, .. } = &*writer.counted;
+    let Counted { puts, bytes, deletions, .. } = &**writer.counted;
     let [puts, bytes, deletions] = [puts, bytes, deletions].map(|it| it.load(Ordering::Relaxed));
     println!(
         "{:?}: {} commits, {} takeovers, {} restarts; put {puts} objects, {bytes} bytes, deleted {deletions}; \

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use remote::{ObjectListing, Store, StoreResult};
+use remote::{Store, StoreResult};
 use siltstone::Readable;
+
+use crate::store_layer::{Layered, StoreLayer};
 
 /// The key with the number of the last commit to its partition.
 pub const LAST: &[u8] = b"last commit";
@@ -169,16 +171,16 @@ impl History {
 
 /// A store, and what was put and deleted by it.
 pub struct Counted {
-    pub store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
     pub puts: AtomicU64,
     pub bytes: AtomicU64,
     pub deletions: AtomicU64,
 }
 
 impl Counted {
-    pub fn new(store: Arc<dyn Store>) -> Arc<Counted> {
+    pub fn new(store: Arc<dyn Store>) -> Arc<Layered<Counted>> {
         let [puts, bytes, deletions] = Default::default();
-        Arc::new(Counted { store, puts, bytes, deletions })
+        Layered::new(Counted { store, puts, bytes, deletions })
     }
 
     fn count_put(&self, bytes: &[u8]) {
@@ -187,7 +189,11 @@ impl Counted {
     }
 }
 
-impl Store for Counted {
+impl StoreLayer for Counted {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         self.count_put(bytes);
         self.store.put_if_absent(name, bytes)
@@ -198,16 +204,13 @@ impl Store for Counted {
         self.store.put(name, bytes)
     }
 
-    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
-        self.store.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.store.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.store.list(dir)
+    fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn Iterator<Item = StoreResult<Vec<u8>>>,
+    ) -> StoreResult<()> {
+        let mut counted = parts.inspect(|part| part.iter().for_each(|part| self.count_put(part)));
+        self.store.put_parts(name, &mut counted)
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {

@@ -4,18 +4,18 @@
 //! This process makes each call by a line to a child, and notes the time before and after it.
 
 use std::io::{BufRead, Write};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use remote::{ObjectListing, Remote, Store, StoreResult};
+use remote::{Remote, Store, StoreResult};
 use siltstone::secondary::{Level, ReadOptions, SecondaryPartition};
 use siltstone::{Durability, ErrorKind, Partition};
 use testkit::Rng;
 use testkit::linear::{INITIAL, Operation, RegisterCall, check_registers};
 
+use crate::store_layer::{Layered, StoreLayer};
 use crate::{Place, Talker, child_arguments, rounds_or, said};
 
 /// Takeovers, unless `ROUNDS` is another number.
@@ -96,7 +96,7 @@ fn child_that_writes() {
 fn child_that_reads() {
     let Some(arguments) = child_arguments() else { return };
     let is_deaf = arguments.get(1).is_some_and(|word| word == "deaf");
-    let deaf = Arc::new(Deaf {
+    let deaf = Layered::new(Deaf {
         store: Remote::url(&arguments[0]).unwrap().store(),
         is_deaf: AtomicBool::new(false),
     });
@@ -118,13 +118,9 @@ struct Deaf {
     is_deaf: AtomicBool,
 }
 
-impl Store for Deaf {
-    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
-        self.store.put_if_absent(name, bytes)
-    }
-
-    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
-        self.store.put(name, bytes)
+impl StoreLayer for Deaf {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
@@ -132,18 +128,6 @@ impl Store for Deaf {
             return Ok(None);
         }
         self.store.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.store.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.store.list(dir)
-    }
-
-    fn delete(&self, name: &str) -> StoreResult<()> {
-        self.store.delete(name)
     }
 }
 

@@ -13,6 +13,8 @@ mod churn_readers;
 mod kills;
 mod linear;
 mod readers;
+#[path = "../it/store_layer.rs"]
+mod store_layer;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
