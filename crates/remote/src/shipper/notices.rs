@@ -36,11 +36,13 @@ impl StoredNotices {
             self.durable.pop_front();
             self.stored_seq = self.stored_seq.max(seq);
         }
-        let (due, waiting) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|(mark, _)| *mark <= stored);
-        self.waiting = waiting;
-        let due: Vec<(u64, StoredNotice)> = due;
-        due.into_iter().map(|(_, notice)| notice).collect()
+        let due = self.waiting.extract_if(.., |(mark, _)| *mark <= stored);
+        due.map(|(_, notice)| notice).collect()
+    }
+
+    /// All notices: nothing more is stored.
+    fn take_all(&mut self) -> Vec<StoredNotice> {
+        self.waiting.drain(..).map(|(_, notice)| notice).collect()
     }
 
     /// Notes that `seq` is durable, with the changes until `mark`.
@@ -66,7 +68,7 @@ pub(super) fn call(notices: Vec<StoredNotice>, outcome: &Result<()>) {
 /// Ends the journal with an error, and all that wait for it.
 pub(super) fn end(mut state: MutexGuard<'_, JournalState>, error: Error) -> Error {
     let error = state.ended.get_or_insert(error).clone();
-    let notices = state.notices.take_due(u64::MAX);
+    let notices = state.notices.take_all();
     drop(state);
     call(notices, &Err(error.clone()));
     error
@@ -96,9 +98,9 @@ impl Shipper {
     pub(crate) fn close_notices(&self) {
         let mut state = self.state.lock();
         state.notices.is_closed = true;
-        let waiting = std::mem::take(&mut state.notices.waiting);
+        let waiting = state.notices.take_all();
         drop(state);
-        call(waiting.into_iter().map(|(_, notice)| notice).collect(), &Err(closed()));
+        call(waiting, &Err(closed()));
     }
 
     /// The highest sequence number that is known to be stored. `durable` is one that was durable before this call.

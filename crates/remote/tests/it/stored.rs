@@ -103,6 +103,21 @@ fn the_stored_number_goes_on_while_commits_go_on() {
 }
 
 #[test]
+fn the_stored_number_of_a_fenced_primary_is_not_one_that_it_has_not_stored() {
+    let mut place = Place::new(96);
+    let (primary, db, _) = place.take_over(Ack::Local);
+    let stored = put(&db, Durability::Sync);
+    primary.ship().unwrap();
+    assert_eq!(primary.stored_seq(&db), stored);
+    let lost = put(&db, Durability::Sync);
+    assert_eq!(primary.stored_seq(&db), stored);
+    let (_other, copy, _) = place.take_over(Ack::Local);
+    assert_eq!(primary.ship().unwrap_err().kind(), ErrorKind::Fenced);
+    assert!(copy.partition("users").unwrap().get("key").unwrap().is_some());
+    assert!(primary.stored_seq(&db) < lost);
+}
+
+#[test]
 fn a_notice_of_a_fenced_or_dropped_primary_gets_its_error() {
     let mut place = Place::new(93);
     for is_fenced in [true, false] {
