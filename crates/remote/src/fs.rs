@@ -59,6 +59,8 @@ struct AppendEnd {
     put: u64,
     /// An append failed: the file has unknown bytes after `at`.
     is_torn: bool,
+    /// The journal has all bytes of the file before `at`.
+    is_noted: bool,
     /// The next sync returns after all is stored, whatever the acknowledgement is.
     owes_put: bool,
 }
@@ -84,7 +86,8 @@ impl ShippingFs {
         file: Arc<dyn File>,
         at: u64,
     ) -> Arc<dyn File> {
-        let end = Mutex::new(AppendEnd { at, put: at, is_torn: false, owes_put: false });
+        let end =
+            Mutex::new(AppendEnd { at, put: at, is_torn: false, is_noted: false, owes_put: false });
         Arc::new(ShippedFile { file, path: path.to_owned(), name, class, fs: self.clone(), end })
     }
 
@@ -292,14 +295,19 @@ impl ShippedFile {
         end.at += len as u64;
         let shipper = &self.fs.shipper;
         let waiting = match self.class {
-            FileClass::Log => match shipper.take_deferred(&self.name) {
-                Some(from) => {
-                    self.note_deferred(from, end.at)?;
-                    end.owes_put = true;
-                    shipper.waiting_bytes()
+            FileClass::Log if end.is_noted => shipper.note_append(&self.name, offset, bytes),
+            FileClass::Log => {
+                match shipper.take_deferred(&self.name) {
+                    Some(from) => {
+                        let noted = self.note_deferred(from, end.at);
+                        noted.inspect_err(|_| shipper.defer(self.name.clone()))?;
+                        end.owes_put = true;
+                    }
+                    None => drop(shipper.note_append(&self.name, offset, bytes)),
                 }
-                None => shipper.note_append(&self.name, offset, bytes),
-            },
+                end.is_noted = true;
+                shipper.waiting_bytes()
+            }
             FileClass::Table => return Ok(()),
             FileClass::Chunk => {
                 let file = self.file.clone();

@@ -47,7 +47,10 @@ impl StoredNotices {
 
     /// Notes that `seq` is durable, with the changes until `mark`.
     fn note_durable(&mut self, mark: u64, seq: SeqNo) {
-        if self.durable.back().is_some_and(|(last, _)| *last >= mark) {
+        if let Some((last, known)) = self.durable.back_mut()
+            && *last == mark
+        {
+            *known = seq.max(*known);
             return;
         }
         if self.durable.len() < SEQS_MAX {

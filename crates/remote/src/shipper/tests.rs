@@ -1,4 +1,4 @@
-//! Threads that wait for one put.
+//! Threads that wait for one put, and appends that share one change.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lsm_core::fs::MemFs;
 
+use super::appends::MERGED_BYTES_MAX;
 use super::*;
+use crate::Remote;
 use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer};
 
 const WAITERS: usize = 4;
@@ -83,15 +85,19 @@ fn all_wait(shipper: &Shipper) -> bool {
     state.turn.as_ref().is_some_and(|turn| Arc::strong_count(turn) == WAITERS + 2)
 }
 
+fn shipper(bucket: Bucket) -> Shipper {
+    let local: (Arc<dyn Fs>, PathBuf) = (Arc::new(MemFs::new()), PathBuf::from("/db"));
+    let folder = Folder { number: 1, writer: 7, ..Folder::default() };
+    Shipper::new(bucket, 7, Ack::Stored, local, folder, BTreeSet::new())
+}
+
 #[test]
 fn all_that_wait_get_the_error_of_the_thread_that_gives_up() {
     let store = Arc::<AwayStore>::default();
     let timer = Arc::<GateTimer>::default();
     let patience = Duration::from_secs(1);
     let bucket = Bucket::new(store.clone(), timer.clone(), patience);
-    let local: (Arc<dyn Fs>, PathBuf) = (Arc::new(MemFs::new()), PathBuf::from("/db"));
-    let folder = Folder { number: 1, writer: 7, ..Folder::default() };
-    let shipper = Arc::new(Shipper::new(bucket, 7, Ack::Stored, local, folder, BTreeSet::new()));
+    let shipper = Arc::new(shipper(bucket));
     timer.shipper.set(Arc::downgrade(&shipper)).unwrap();
     let mark = shipper.note(NotedChange::Whole(StoredChange::Create { name: "x.wal".to_owned() }));
     std::thread::scope(|scope| {
@@ -101,4 +107,42 @@ fn all_that_wait_get_the_error_of_the_thread_that_gives_up() {
         }
     });
     assert_eq!(store.calls.load(Ordering::Relaxed), 2, "one thread makes two attempts");
+}
+
+#[test]
+fn an_append_joins_the_last_change_that_waits_if_it_goes_on_there() {
+    let shipper = shipper(Remote::memory().unwrap().0.bucket());
+    for name in ["1.wal", "2.wal"] {
+        shipper.note(NotedChange::Whole(StoredChange::Create { name: name.to_owned() }));
+    }
+    // The bytes of each append, and the number of changes after it.
+    let full = vec![7; MERGED_BYTES_MAX - 6];
+    let appends: [(&str, &[&[u8]], u64); 7] = [
+        ("1.wal", &[b"ab"], 3),
+        ("1.wal", &[b"c", b"d"], 3),
+        ("2.wal", &[b"xyz"], 4),
+        ("1.wal", &[b"ef"], 5),
+        ("1.wal", &[b"ghij"], 5),
+        ("1.wal", &[&full], 5),
+        ("1.wal", &[b"k"], 6),
+    ];
+    let mut ends = BTreeMap::from([("1.wal", 0), ("2.wal", 0)]);
+    let mut bytes = 2 * 64;
+    for (name, pieces, noted) in appends {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        bytes += len as u64;
+        let end = ends.get_mut(name).unwrap();
+        assert_eq!(shipper.note_append(name, *end, pieces), bytes);
+        *end += len as u64;
+        assert_eq!(shipper.noted(), noted, "{name} up to {end}");
+    }
+    shipper.ship_through(6).unwrap();
+    for (name, end) in &ends {
+        assert_eq!(shipper.written(name), Some(*end));
+    }
+    // What is stored takes nothing more.
+    assert_eq!(shipper.note_append("1.wal", ends["1.wal"], &[b"l"]), 1);
+    assert_eq!(shipper.noted(), 7);
+    shipper.ship_through(7).unwrap();
+    assert_eq!(shipper.written("1.wal"), Some(ends["1.wal"] + 1));
 }

@@ -102,6 +102,20 @@ fn the_stored_number_goes_on_while_commits_go_on() {
     }
 }
 
+/// Both appends are in one change.
+#[test]
+fn the_stored_number_is_that_of_the_last_call_before_the_put() {
+    let mut place = Place::new(97);
+    let (primary, db, _) = place.take_over(Ack::Local);
+    put(&db, Durability::Sync);
+    primary.stored_seq(&db);
+    let last = put(&db, Durability::Sync);
+    primary.stored_seq(&db);
+    primary.ship().unwrap();
+    put(&db, Durability::Sync);
+    assert_eq!(primary.stored_seq(&db), last);
+}
+
 #[test]
 fn the_stored_number_of_a_fenced_primary_is_not_one_that_it_has_not_stored() {
     let mut place = Place::new(96);
