@@ -87,6 +87,9 @@ fn encode_at_end<'a>(
     if is_large || !writer.has_room(sections) {
         append(writer, group);
     }
+    if batch.asks_sync() {
+        writer.note_asker();
+    }
     let written = if is_large {
         writer.append_large(sections, batch.operations()).map(MemberState::Appended)
     } else {

@@ -176,8 +176,8 @@ pub(super) struct Log {
     has_failed: AtomicBool,
     /// A sync ended, well or not.
     synced: Condvar,
-    /// A thread that gathers appends has another one.
-    appended: Condvar,
+    /// All for whom a sync gathers have asked, or the log has failed.
+    asked: Condvar,
     /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release: the
     /// thread clears it, and then sees each append that did not wake it.
     reported: AtomicBool,
@@ -202,7 +202,7 @@ impl Log {
             durable_lsn: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
             synced: Condvar::new(),
-            appended: Condvar::new(),
+            asked: Condvar::new(),
             reported: AtomicBool::new(false),
             refusal: Mutex::default(),
             has_refused: AtomicBool::new(false),

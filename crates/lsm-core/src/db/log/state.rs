@@ -30,6 +30,8 @@ pub(super) struct WriterState {
     /// The end of the last appended batch; markers may follow it.
     pub(super) batches_end: Lsn,
     pub(super) run: PartitionRun,
+    /// The batches in the buffer whose writers ask for a sync.
+    pub(super) askers: u64,
     pub(super) segment: Option<SegmentWriter>,
     /// The frames of the present segment, for the index of its sections.
     pub(super) sections: SectionIndexBuilder,
@@ -73,6 +75,7 @@ impl WriterState {
             logged_seq: last_seq,
             batches_end: Lsn(0),
             run: PartitionRun { partition: None, before: last_seq },
+            askers: 0,
             segment: None,
             sections: SectionIndexBuilder::default(),
             marks: Marks::new(segment_bytes_max),
@@ -94,6 +97,7 @@ impl WriterState {
         self.buffer.clear();
         self.encoded_seq = self.logged_seq;
         self.switches_encoded = 0;
+        self.askers = 0;
     }
 
     pub(super) fn lsn(&self) -> Lsn {
@@ -182,10 +186,14 @@ pub(super) struct SyncState {
     pub(super) unsynced: Vec<UnsyncedSegment>,
     /// `true` if a thread syncs.
     pub(super) running: bool,
-    /// The thread that syncs waits for appends.
+    /// The thread that syncs waits for those who may ask for the same sync.
     pub(super) is_gathering: bool,
-    /// The last operation, if each writer that the last sync has released appends as much again.
-    pub(super) expected_seq: SeqNo,
+    /// The times that a sync was asked for: by the writer of an appended batch, by a notice, or by a caller that waits.
+    pub(super) askers: u64,
+    /// Those for which the last sync was made.
+    pub(super) durable_askers: u64,
+    /// Their number once each one that the last sync has released asks again.
+    pub(super) expected_askers: u64,
     /// Why the log takes no more.
     pub(super) failed: Option<Error>,
     /// `true` if a frame after the last sync attests it.
@@ -220,7 +228,9 @@ impl SyncState {
             unsynced: Vec::new(),
             running: false,
             is_gathering: false,
-            expected_seq: last_seq,
+            askers: 0,
+            durable_askers: 0,
+            expected_askers: 0,
             failed: None,
             // A log without a frame has nothing that a mark could attest.
             marked: true,

@@ -39,11 +39,6 @@ impl Log {
         }
     }
 
-    /// The newest sequence number that is durable, with every logged one before it.
-    pub(in crate::db) fn durable_seq(&self) -> SeqNo {
-        self.sync.lock().durable_seq
-    }
-
     /// The newest number through which every logged operation is durable. Readers saw `visible` before the
     /// call.
     pub(in crate::db) fn durable_through(&self, visible: SeqNo) -> SeqNo {
@@ -113,12 +108,19 @@ impl Log {
         }
     }
 
-    pub(super) fn note_appended(&self, lsn: Lsn, seq: SeqNo) {
+    /// Notes an append, with `askers` batches whose writers ask for a sync.
+    pub(super) fn note_appended(&self, lsn: Lsn, seq: SeqNo, askers: u64) {
         let mut sync = self.sync.lock();
         sync.appended_lsn = lsn;
         sync.appended_seq = seq;
-        if sync.is_gathering {
-            self.appended.notify_one();
+        self.note_askers(&mut sync, askers);
+    }
+
+    /// Notes that so many callers ask for a sync of what is appended.
+    fn note_askers(&self, sync: &mut SyncState, askers: u64) {
+        sync.askers += askers;
+        if sync.is_gathering && sync.askers >= sync.expected_askers {
+            self.asked.notify_one();
         }
     }
 
@@ -171,18 +173,22 @@ impl Log {
         // Read before the sync: bytes that are appended during the sync may not be part of it.
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
+        let askers = sync.askers;
         let unsynced = sync.unsynced.clone();
         // Before the sync as well: a notice that arrives during it needs another one.
         let was_wanted = std::mem::take(&mut sync.waiters.wants_sync);
         // Not held during the sync: appends take this lock.
         drop(sync);
-        let result = self.synced(|| self.sync_files(&unsynced));
+        // The log may have failed while this thread gathered.
+        let result = self.synced(|| self.check().and_then(|()| self.sync_files(&unsynced)));
         let mut sync = self.sync.lock();
         sync.running = false;
+        // A sync of values that failed during this one: this one does not cover them (`Log::begin_again`).
+        let result = result.and_then(|()| sync.failed.clone().map_or(Ok(()), Err));
         let mut due = Vec::new();
         if result.is_ok() {
-            let released = target_seq.get().saturating_sub(sync.durable_seq.get());
-            sync.expected_seq = sync.appended_seq.plus(released);
+            sync.expected_askers = sync.askers + (askers - sync.durable_askers);
+            sync.durable_askers = askers;
             due = self.note_durable(&mut sync, target_lsn, target_seq);
             // All but the present one are closed and now durable.
             let present = unsynced.last().map_or(FileNo(0), |segment| segment.number);
@@ -276,9 +282,9 @@ impl Log {
             return;
         }
         sync.is_gathering = true;
-        self.appended.wait_while_for(
+        self.asked.wait_while_for(
             sync,
-            |sync| sync.appended_seq < sync.expected_seq && sync.failed.is_none(),
+            |sync| sync.askers < sync.expected_askers && sync.failed.is_none(),
             time,
         );
         sync.is_gathering = false;
@@ -341,10 +347,15 @@ impl Log {
     pub(in crate::db) fn sync_through_seq(&self, seq: SeqNo) -> Result<()> {
         // The place of a number in the log is not known, so the whole log is synced. The sync is
         // usually shared with a writer that waits anyway.
-        if self.durable_seq() < seq {
-            self.sync_all()?;
-            self.note_reported(seq);
+        let mut sync = self.sync.lock();
+        if sync.durable_seq >= seq {
+            return Ok(());
         }
+        self.note_askers(&mut sync, 1);
+        let end = sync.appended_lsn;
+        drop(sync);
+        self.sync_through(end)?;
+        self.note_reported(seq);
         Ok(())
     }
 
@@ -381,6 +392,7 @@ impl Log {
         let refused = sync.waiters.take_all();
         drop(sync);
         self.synced.notify_all();
+        self.asked.notify_all();
         if !refused.is_empty() {
             self.env.answer(refused, Err(latched.clone()));
         }
@@ -443,6 +455,7 @@ impl Log {
             return;
         }
         sync.waiters.waiting.push(Waiting { seq, end, notice });
+        self.note_askers(&mut sync, 1);
         // One wake-up for all notices before the next sync. A sync for each of them would undo
         // group commit.
         let thread_knows = std::mem::replace(&mut sync.waiters.wants_sync, true);

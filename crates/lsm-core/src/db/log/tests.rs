@@ -22,6 +22,13 @@ use crate::wal::{Section, section_checksum};
 const SEGMENT: u64 = 4096;
 const INTERVAL: Duration = Duration::from_millis(100);
 
+impl Log {
+    /// The newest sequence number that is durable, with every logged one before it.
+    pub(in crate::db) fn durable_seq(&self) -> SeqNo {
+        self.sync.lock().durable_seq
+    }
+}
+
 /// Writes one batch of `bytes` bytes, as the commit path does; its sequence number.
 pub(super) fn write(log: &Log, bytes: usize) -> Result<u64> {
     let body = vec![b'x'; bytes];

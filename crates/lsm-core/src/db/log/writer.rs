@@ -74,6 +74,11 @@ impl LogWriter<'_> {
         self.state.fits(frame::batch_frame_len_max(sections) + self.state.switches_len_max())
     }
 
+    /// Notes that the writer of the next batch asks for a sync.
+    pub(in crate::db) fn note_asker(&mut self) {
+        self.state.askers += 1;
+    }
+
     /// Encodes a batch into the buffer, under the next `operations` sequence numbers, which the
     /// caller takes; returns the begin of its frame. Begins a segment if the present one has no
     /// room; the buffer is appended before that, see [`LogWriter::append`].
@@ -238,7 +243,8 @@ impl LogWriter<'_> {
         state.recent.bytes = state.recent.bytes.saturating_add(len);
         self.log.env.counters().wal_bytes.add(len);
         // Only after the append: a sync that reads this place must find the bytes in the file.
-        self.log.note_appended(lsn, self.state.logged_seq);
+        let askers = std::mem::take(&mut self.state.askers);
+        self.log.note_appended(lsn, self.state.logged_seq, askers);
         // One wake-up for all appends until the thread has looked, see `notify_thread`.
         self.log.notify_thread();
         Ok(())
