@@ -36,7 +36,7 @@ for target in "${targets[@]}"; do
     [[ $target != *-android ]] || lints+=(-A clippy::missing_const_for_thread_local)
     echo "-- $target"
     cargo clippy --quiet --locked --target-dir target/targets --target "$target" \
-        "${crates[@]}" --lib --bins --features siltstone/async,siltstone/bytes,siltstone/mmap,siltstone/serde \
+        "${crates[@]}" --lib --bins --features siltstone/async,siltstone/bytes,siltstone/metrics,siltstone/mmap,siltstone/serde \
         -- "${lints[@]}" || failed+=("$target")
 done
 ((${#missing[@]} == 0)) || echo "SKIPPED, neither installed nor to be had: ${missing[*]}"

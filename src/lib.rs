@@ -170,6 +170,7 @@
 //! | --- | --- |
 //! | `async` | the module `asynchronous`: handles for async code on tokio |
 //! | `bytes` | conversion of a [`Slice`] to `bytes::Bytes` without a copy |
+//! | `metrics` | [`metrics`]`::publish`: the figures of `Db::stats` for the recorder of the crate `metrics` |
 //! | `mmap` | [`Partition::get_ref`] maps large values, on Linux and local file systems |
 //! | `serde` | serialization of statistics, health, errors and damage |
 //!
@@ -187,6 +188,7 @@ mod following;
 #[cfg(feature = "internals")]
 mod internals;
 mod large;
+pub mod metrics;
 mod options;
 mod partition;
 mod provided;

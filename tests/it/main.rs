@@ -39,6 +39,7 @@ mod large;
 mod mapped;
 mod memory;
 mod metahive;
+mod metrics;
 mod model;
 mod multi_get;
 mod panics;

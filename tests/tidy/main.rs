@@ -14,6 +14,7 @@ mod dependencies;
 mod docs;
 mod examples;
 mod layers;
+mod metrics;
 mod names;
 mod packages;
 mod promises;

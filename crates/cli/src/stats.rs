@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    prometheus: bool,
     /// Print again every so many seconds, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -50,6 +53,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         }
         let stats = existing.db.stats();
+        if args.prometheus {
+            out.raw(siltstone::metrics::prometheus(&stats, &[]).as_bytes())?;
+            continue;
+        }
         let health = existing.db.health();
         out.line(text(&stats, &health), &json(&stats, &health))?;
         out.flush()?;

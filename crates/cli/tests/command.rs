@@ -351,6 +351,10 @@ fn stats_are_a_table_and_an_object_with_the_same_figures() {
     }
     assert!(text.contains("users: ") && text.contains(" left; slower from "), "{text}");
     assert_eq!(stats["since_open"]["user_bytes"], 0);
+    let output = siltstone(at, &["stats", "db", "--prometheus"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let segments = format!("siltstone_wal_segments {}\n", stats["wal_segment_count"]);
+    assert!(text.starts_with("# HELP siltstone_") && text.contains(&segments), "{text}");
 }
 
 #[test]

@@ -1,0 +1,278 @@
+//! Metrics: the figures of [`Stats`] for monitoring systems, under one set of names.
+//!
+//! [`prometheus`] returns them as text that a program serves on its port for metrics. With the feature `metrics`,
+//! `publish` gives the same figures under the same names to the recorder of the crate `metrics`. `docs/metrics.md` lists
+//! them.
+//!
+//! Invariant: the table [`all`] is the only list. `tests/tidy/metrics.rs` compares it with the fields of the statistics and
+//! with the page.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A number since the open, which grows. It begins at 0 again with each open.
+    Counter,
+    /// A number that holds now.
+    Gauge,
+}
+
+/// A metric: its name, which says its unit, and its meaning.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// The name: `siltstone_wal_written_bytes_total`. That of a counter ends with `_total`.
+    pub name: &'static str,
+    /// The kind.
+    pub kind: MetricKind,
+    /// The meaning, in one sentence.
+    pub help: &'static str,
+    /// The names of the labels that each sample has.
+    pub labels: &'static [&'static str],
+    figure: Figure,
+}
+
+/// The place of the figure.
+#[derive(Debug)]
+enum Figure {
+    Database(fn(&Stats) -> f64),
+    Partition(fn(&PartitionStats) -> f64),
+    Level(fn(&LevelStats) -> f64),
+    ValueStore(fn(&ValueStoreStats) -> f64),
+}
+
+/// A field of the statistics as a number.
+trait AsNumber {
+    fn as_number(&self) -> f64;
+}
+
+impl AsNumber for u64 {
+    fn as_number(&self) -> f64 {
+        *self as f64
+    }
+}
+
+/// Thousandths, as a ratio.
+impl AsNumber for u32 {
+    fn as_number(&self) -> f64 {
+        f64::from(*self) / 1000.0
+    }
+}
+
+impl AsNumber for Duration {
+    fn as_number(&self) -> f64 {
+        self.as_secs_f64()
+    }
+}
+
+/// 1 if there is a reason. Its text would be a new series each time.
+impl<T: AsRef<str>> AsNumber for Option<T> {
+    fn as_number(&self) -> f64 {
+        f64::from(u8::from(self.is_some()))
+    }
+}
+
+macro_rules! metrics {
+    ($($figure:ident $labels:expr => { $($kind:ident $field:ident $name:literal $help:literal;)* })*) => {
+        &[$($(Metric {
+            name: concat!("siltstone_", $name),
+            kind: MetricKind::$kind,
+            help: $help,
+            labels: &$labels,
+            figure: Figure::$figure(|it| it.$field.as_number()),
+        },)*)*]
+    };
+}
+
+/// Every metric. `partitions`, `levels`, `value_store` and `name` of the statistics are where samples come from.
+static METRICS: &[Metric] = metrics! {
+    Database [] => {
+        Counter user_bytes "user_written_bytes_total" "Keys and values that the application wrote; of a large value the handle.";
+        Counter batch_count "batches_total" "Batches committed.";
+        Counter wal_bytes "wal_written_bytes_total" "Bytes appended to the log.";
+        Counter wal_sync_count "wal_syncs_total" "Syncs of the log.";
+        Counter flush_bytes "flush_written_bytes_total" "Bytes of tables that flushes wrote.";
+        Counter flush_count "flushes_total" "Flushes.";
+        Counter compaction_read_bytes "compaction_read_bytes_total" "Bytes of tables that compactions read.";
+        Counter compaction_written_bytes "compaction_written_bytes_total" "Bytes of tables that compactions wrote.";
+        Counter compaction_count "compactions_total" "Compactions, with those that only moved a table.";
+        Counter trivial_move_count "trivial_moves_total" "Compactions that only moved a table.";
+        Counter stalled "stall_seconds_total" "Time by which writers were delayed.";
+        Gauge wal_segment_count "wal_segments" "Segments of the log on disk.";
+        Gauge table_bytes "table_bytes" "Bytes of live tables.";
+        Gauge wal_disk_bytes "wal_disk_bytes" "Bytes of the segments of the log, with reserved space.";
+        Gauge manifest_disk_bytes "manifest_disk_bytes" "Bytes of the manifest.";
+        Gauge disk_bytes "disk_bytes" "Bytes of the database on the disk.";
+        Gauge leased_bytes "leased_bytes" "Bytes of obsolete files that only secondaries hold, or that are about to be deleted.";
+        Gauge cache_bytes "cache_bytes" "Bytes in the block cache.";
+        Counter cache_hits "cache_hits_total" "Lookups in the block cache that found their block.";
+        Counter cache_misses "cache_misses_total" "Lookups in the block cache that did not find their block.";
+        Gauge open_table_bytes "open_table_bytes" "Memory of the indexes and filters of open tables.";
+        Gauge mapped_table_bytes "mapped_table_bytes" "Bytes of open tables that are read through mappings.";
+        Gauge open_files "open_files" "Tables and chunk files that are open for reading.";
+        Gauge open_files_max "open_files_max" "The maximum of open tables and chunk files.";
+        Counter file_reopen_count "file_reopens_total" "Tables and chunk files that were opened again.";
+        Gauge memtable_bytes "memtable_bytes" "Memory of all memtables.";
+        Gauge memory_budget_bytes "memory_budget_bytes" "Memory that memtables, block cache and open tables may take.";
+        Gauge memory_used_bytes "memory_used_bytes" "Memory that memtables, block cache and open tables take.";
+        Gauge read_only_because "read_only" "1 while the store refuses writes, otherwise 0.";
+        Gauge background_error "background_failing" "1 while background work fails, otherwise 0.";
+    }
+    Partition ["partition"] => {
+        Gauge memtable_bytes "partition_memtable_bytes" "Memory of the memtables of the partition.";
+        Gauge sealed_memtable_count "partition_sealed_memtables" "Memtables that wait for their flush.";
+        Gauge deleted_range_count "partition_deleted_ranges" "Deleted ranges that may hide entries of tables.";
+        Gauge compaction_debt_bytes "partition_compaction_debt_bytes" "Bytes to compact until every level is within its target.";
+        Gauge pressure_permille "partition_pressure_ratio" "Delay of writes: at 0 there is none, at 1 writes are stopped.";
+        Gauge pressure_reason "partition_slowed" "1 while writes to the partition are slowed down or stopped, otherwise 0.";
+    }
+    Level ["partition", "level"] => {
+        Gauge table_count "level_tables" "Tables of the level.";
+        Gauge bytes "level_bytes" "Bytes of the tables of the level.";
+        Gauge entry_count "level_entries" "Entries in the tables of the level, with tombstones.";
+        Gauge tombstone_count "level_tombstones" "Tombstones in the tables of the level.";
+    }
+    ValueStore ["partition"] => {
+        Gauge chunk_count "values_chunks" "Chunk files of large values.";
+        Gauge bytes "values_disk_bytes" "Bytes of the chunk files.";
+        Gauge live_bytes "values_live_bytes" "Bytes of large values that tables name.";
+        Gauge pending_bytes "values_pending_bytes" "Bytes of large values that no table names yet.";
+        Gauge dead_bytes "values_dead_bytes" "Bytes of large values that no new reader reaches.";
+        Gauge pinned_bytes "values_pinned_bytes" "Dead bytes that readers of an older version may hold.";
+        Counter created_count "values_chunks_created_total" "Chunk files that were made.";
+        Counter sealed_count "values_chunks_sealed_total" "Chunk files that take no more values.";
+        Counter reclaimed_count "values_chunks_reclaimed_total" "Chunk files that were removed.";
+        Counter written_bytes "values_written_bytes_total" "Bytes appended to chunk files.";
+        Counter moved_bytes "values_moved_bytes_total" "Bytes of values that compactions moved; a part of those written.";
+        Counter reclaimed_bytes "values_reclaimed_bytes_total" "Bytes of the chunk files that were removed.";
+        Counter sync_failure_count "values_sync_failures_total" "Failed syncs of chunk files.";
+        Gauge failure "values_sync_failing" "1 while a chunk file whose sync failed has values that no table names, otherwise 0.";
+        Gauge unmoved "values_not_moved" "1 while values are not moved out of chunk files with much garbage, otherwise 0.";
+        Gauge refused "values_refused" "1 if the last large value could not be written, otherwise 0.";
+    }
+};
+
+/// Returns every metric, in the order of [`prometheus`].
+///
+/// # Examples
+/// ```
+/// let metric = siltstone::metrics::all().iter().find(|metric| metric.name == "siltstone_disk_bytes");
+/// assert!(metric.expect("it is one of them").labels.is_empty());
+/// ```
+pub fn all() -> &'static [Metric] {
+    METRICS
+}
+
+/// Returns the figures in the text format of Prometheus (version 0.0.4, content type `text/plain; version=0.0.4`).
+/// `labels` are added to every sample, for a program with several databases.
+///
+/// # Cost
+/// About 70 bytes for each figure: some 30 of the database, and 40 of each partition.
+///
+/// # Examples
+/// ```
+/// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+/// db.partition("users")?.put("alice", "admin")?;
+/// let text = siltstone::metrics::prometheus(&db.stats(), &[("db", "main")]);
+/// assert!(text.contains("siltstone_batches_total{db=\"main\"} 1\n"));
+/// # Ok::<(), siltstone::Error>(())
+/// ```
+pub fn prometheus(stats: &Stats, labels: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    each_sample(stats, labels, |metric, labels, value| {
+        if metric.name != last {
+            last = metric.name;
+            let kind = match metric.kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+            };
+            let _ = write!(text, "# HELP {last} {}\n# TYPE {last} {kind}\n", metric.help);
+        }
+        text.push_str(metric.name);
+        for (at, (name, content)) in labels.iter().enumerate() {
+            let content = content.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+            let _ = write!(text, "{}{name}=\"{content}\"", if at == 0 { '{' } else { ',' });
+        }
+        let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    });
+    text
+}
+
+/// Gives the figures to the recorder of the crate `metrics`, under the names of [`all`]: counters as absolute and whole
+/// numbers, so that times are cut to seconds. Call it again and again, as often as the figures are to be fresh. `labels` are added to every sample.
+///
+/// # Cost
+/// A registration and a store for each figure.
+///
+/// # Examples
+/// ```
+/// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+/// siltstone::metrics::publish(&db.stats(), &[("db", "main")]);
+/// # Ok::<(), siltstone::Error>(())
+/// ```
+#[cfg(feature = "metrics")]
+pub fn publish(stats: &Stats, labels: &[(&str, &str)]) {
+    use ::metrics::{Label, counter, describe_counter, describe_gauge, gauge};
+    let mut last = "";
+    each_sample(stats, labels, |metric, labels, value| {
+        let is_first = metric.name != last;
+        last = metric.name;
+        let labels = labels
+            .iter()
+            .map(|(name, content)| Label::new((*name).to_owned(), (*content).to_owned()));
+        let labels: Vec<Label> = labels.collect();
+        match metric.kind {
+            MetricKind::Counter => {
+                if is_first {
+                    describe_counter!(metric.name, metric.help);
+                }
+                counter!(metric.name, labels).absolute(value as u64);
+            }
+            MetricKind::Gauge => {
+                if is_first {
+                    describe_gauge!(metric.name, metric.help);
+                }
+                gauge!(metric.name, labels).set(value);
+            }
+        }
+    });
+}
+
+/// Calls `sample` for each figure, all of one metric one after another.
+fn each_sample(
+    stats: &Stats,
+    labels: &[(&str, &str)],
+    mut sample: impl FnMut(&Metric, &[(&str, &str)], f64),
+) {
+    let level_count = stats.partitions.iter().map(|partition| partition.levels.len()).max();
+    let levels: Vec<String> =
+        (0..level_count.unwrap_or(0)).map(|level| level.to_string()).collect();
+    for metric in METRICS {
+        if let Figure::Database(figure) = metric.figure {
+            sample(metric, labels, figure(stats));
+            continue;
+        }
+        for partition in &stats.partitions {
+            let labels = [labels, &[("partition", &partition.name)]].concat();
+            match metric.figure {
+                Figure::Database(_) => {}
+                Figure::Partition(figure) => sample(metric, &labels, figure(partition)),
+                Figure::ValueStore(figure) => {
+                    if let Some(values) = &partition.value_store {
+                        sample(metric, &labels, figure(values));
+                    }
+                }
+                Figure::Level(figure) => {
+                    for (level, name) in partition.levels.iter().zip(&levels) {
+                        sample(metric, &[&labels[..], &[("level", name)]].concat(), figure(level));
+                    }
+                }
+            }
+        }
+    }
+}
