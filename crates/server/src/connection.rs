@@ -1,0 +1,273 @@
+//! [`serve`]: one connection, from its first byte to its end.
+//!
+//! A request runs on the thread that read it, because most requests are answered from memory and a change of threads
+//! costs more than they do. A request that would wait (a stall, a sync, another process) is run again on a thread that
+//! may. The device is not waited for by a thread: the task is woken by the log.
+//!
+//! Invariants:
+//! 1. The replies of a round are sent together, after its writes are durable, if that is asked for.
+//! 2. No request is read while replies wait to be sent: a client that does not read costs the memory of one round.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use siltstone::ErrorKind;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::commands::{COMMANDS, Verb};
+use crate::execute::execute;
+use crate::failure::{Failure, Patience};
+use crate::metrics::count;
+use crate::node::Role;
+use crate::options::Acknowledge;
+use crate::reply::Reply;
+use crate::request::{Incoming, Next, RequestLimits};
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// The event that a connection without work waits for.
+enum Event {
+    Readable,
+    Draining,
+    Idle,
+}
+
+/// The state after a round.
+#[derive(PartialEq, Eq)]
+enum Round {
+    /// More requests are in the buffer.
+    More,
+    /// All requests that are there were answered.
+    Drained,
+    /// The connection ends.
+    Ends,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
+    let session = Box::new(Session::new(shared.next_id(), &shared));
+    let limits = shared.options.limits.of_requests();
+    let mut connection =
+        Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
+    loop {
+        match wait(&connection.shared, &stream).await {
+            Event::Readable => {}
+            Event::Draining => return,
+            Event::Idle => {
+                count(&connection.shared.metrics.idle);
+                let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
+                return;
+            }
+        }
+        match stream.try_read_buf(connection.incoming.room()) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        }
+        if connection.answer(&mut stream).await == Round::Ends {
+            return;
+        }
+        connection.incoming.rest();
+    }
+}
+
+/// Waits for bytes of the client, for the end of the server, or until the client was idle for too long.
+async fn wait(shared: &Shared, stream: &TcpStream) -> Event {
+    let mut draining = pin!(shared.drain().notified());
+    // Before the look at the mark, so that no notice is lost.
+    draining.as_mut().enable();
+    if shared.is_draining() {
+        return Event::Draining;
+    }
+    let mut idle = shared.options.limits.idle.map(|time| Box::pin(tokio::time::sleep(time)));
+    std::future::poll_fn(|context| {
+        if stream.poll_read_ready(context).is_ready() {
+            return Poll::Ready(Event::Readable);
+        }
+        if draining.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Event::Draining);
+        }
+        let is_idle = idle.as_mut().is_some_and(|idle| idle.as_mut().poll(context).is_ready());
+        if is_idle { Poll::Ready(Event::Idle) } else { Poll::Pending }
+    })
+    .await
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    /// `None` while another thread has it, and after it panicked.
+    session: Option<Box<Session>>,
+    incoming: Incoming,
+    limits: RequestLimits,
+}
+
+impl Connection {
+    /// Answers all requests that are complete.
+    async fn answer(&mut self, stream: &mut TcpStream) -> Round {
+        loop {
+            let mut out = BytesMut::new();
+            let mut reply_count = 0;
+            let round = self.round(&mut out, &mut reply_count).await;
+            if let Err(failure) = self.sync().await {
+                // No reply of the round may say that a write is there.
+                out.clear();
+                for _ in 0..reply_count {
+                    failure.reply().write(&mut out, false);
+                }
+            }
+            let limit = self.shared.options.limits.write;
+            if !out.is_empty() && !matches!(send(stream, &out, limit).await, Ok(true)) {
+                count(&self.shared.metrics.slow);
+                return Round::Ends;
+            }
+            match round {
+                Round::More => tokio::task::yield_now().await,
+                round => return round,
+            }
+        }
+    }
+
+    /// Answers some requests into `out`.
+    async fn round(&mut self, out: &mut BytesMut, reply_count: &mut usize) -> Round {
+        let pipeline = self.shared.options.limits.pipeline;
+        let output_bytes = self.shared.options.limits.output_bytes;
+        while *reply_count < pipeline && out.len() < output_bytes {
+            let reply = match self.incoming.next(&self.limits) {
+                Next::More => return Round::Drained,
+                Next::Request(request) => self.reply(request).await,
+                Next::TooLarge(what) => {
+                    count(&self.shared.metrics.too_large);
+                    if let Some(session) = &mut self.session {
+                        session.is_queue_broken = session.queue.is_some();
+                    }
+                    Reply::Error(format!("LIMIT {what}").into())
+                }
+                Next::Broken(what) => {
+                    let reply = Reply::Error(format!("ERR Protocol error: {what}").into());
+                    reply.write(out, false);
+                    *reply_count += 1;
+                    return Round::Ends;
+                }
+            };
+            *reply_count += 1;
+            let Some(session) = &self.session else {
+                reply.write(out, false);
+                return Round::Ends;
+            };
+            reply.write(out, session.is_resp3);
+            if session.ends {
+                return Round::Ends;
+            }
+        }
+        Round::More
+    }
+
+    /// Runs a request, and again on another thread if it may wait.
+    async fn reply(&mut self, request: Vec<Bytes>) -> Reply {
+        let begun = self.shared.options.clock.now();
+        let Some(session) = &mut self.session else { return lost() };
+        let (mut command, mut outcome) =
+            execute(&self.shared, session, &request, Patience::MustNotWait);
+        if matches!(outcome, Err(Failure::MayWait | Failure::Fenced)) {
+            let Some(session) = self.session.take() else { return lost() };
+            let shared = self.shared.clone();
+            let done = spawn_blocking(move || elsewhere(&shared, session, &request, outcome));
+            let Ok((session, again, done)) = done.await else { return lost() };
+            self.session = Some(session);
+            command = again;
+            outcome = done;
+        }
+        if let Some(command) = command {
+            let took = self.shared.options.clock.now().saturating_sub(begun);
+            self.shared.metrics.command(command, took, outcome.is_err());
+        }
+        outcome.unwrap_or_else(|failure| failure.reply())
+    }
+
+    /// Waits until the writes of the connection are durable, if that is asked for.
+    async fn sync(&mut self) -> Result<(), Failure> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let Some(pending) = session.pending.take() else { return Ok(()) };
+        if self.shared.options.acknowledge == Acknowledge::Os {
+            return Ok(());
+        }
+        let durable = match &*self.shared.node.role() {
+            Role::Primary(primary) if primary.epoch == pending.epoch => {
+                primary.db.durable(pending.seq)
+            }
+            // Taken over in between. The successor has everything that was committed.
+            Role::Primary(_) | Role::Reader(_) => return Ok(()),
+        };
+        let Err(error) = durable.await else { return Ok(()) };
+        if error.kind() != ErrorKind::Fenced {
+            let text = format!(
+                "ERR the sync failed, so it is unknown whether the writes are durable: {error}"
+            );
+            return Err(Failure::Refused(text.into()));
+        }
+        let shared = self.shared.clone();
+        // A failure shows at the next command, which tries again.
+        let _ =
+            spawn_blocking(move || shared.node.demote().and_then(|()| shared.node.follow())).await;
+        let text = "READONLY this server was taken over by another primary, and it is unknown whether it has the last writes";
+        Err(Failure::fixed(text))
+    }
+}
+
+/// The reply after a panic, which is a bug. The connection ends.
+fn lost() -> Reply {
+    Reply::Error("ERR the command panicked; this is a bug of the server".into())
+}
+
+/// The rest of a request, on a thread that may wait.
+fn elsewhere(
+    shared: &Shared,
+    mut session: Box<Session>,
+    request: &[Bytes],
+    first: Result<Reply, Failure>,
+) -> (Box<Session>, Option<usize>, Result<Reply, Failure>) {
+    let mut outcome = first;
+    let mut command = None;
+    if matches!(outcome, Err(Failure::MayWait)) {
+        (command, outcome) = execute(shared, &mut session, request, Patience::MayWait);
+    }
+    let is_exec = command.is_some_and(|command| COMMANDS[command].verb == Verb::Exec);
+    if matches!(outcome, Err(Failure::Fenced)) {
+        if let Err(error) = shared.node.demote() {
+            return (session, command, Err(Failure::Engine(error)));
+        }
+        // The successor may be anywhere in its begin, and then its address is not there yet.
+        let _ = shared.node.follow();
+        if is_exec {
+            return (session, command, Err(shared.node.read_only()));
+        }
+        (command, outcome) = execute(shared, &mut session, request, Patience::MayWait);
+    }
+    (session, command, outcome)
+}
+
+/// Sends `out`; `false` if the client did not take it in time.
+async fn send(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
+    match stream.try_write(out) {
+        Ok(sent) if sent == out.len() => Ok(true),
+        Ok(sent) => send_rest(stream, &out[sent..], limit).await,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            send_rest(stream, out, limit).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn send_rest(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
+    match timeout(limit, stream.write_all(out)).await {
+        Ok(written) => written.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}

@@ -1,0 +1,274 @@
+//! [`execute`]: one request of one connection, from its name to its reply.
+//!
+//! Invariants:
+//! 1. `MayWait` is returned only before anything was changed, and never to a caller that may wait.
+//! 2. A command that writes is on the primary of its epoch or refused: the commit path decides that.
+
+use bytes::Bytes;
+use siltstone::{Durability, ErrorKind, Partition};
+
+use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
+use crate::failure::{Failure, Patience};
+use crate::info;
+use crate::keys::Scan;
+use crate::level::Asked;
+use crate::node::{Primary, Role};
+use crate::reads::{Read, read};
+use crate::reply::Reply;
+use crate::scid;
+use crate::session::{Queued, Session};
+use crate::shared::Shared;
+use crate::strings;
+use crate::transactions;
+use crate::users::Right;
+use crate::view::{Change, Source, View};
+
+/// Conflicts after which a command goes to a thread that may wait. Each one means that another command was done.
+const ATTEMPTS_INLINE: u32 = 100;
+
+/// Runs a request, and returns the index of its command with the outcome.
+pub(crate) fn execute(
+    shared: &Shared,
+    session: &mut Session,
+    request: &[Bytes],
+    patience: Patience,
+) -> (Option<usize>, Result<Reply, Failure>) {
+    let Some(command) = find(&request[0]) else {
+        session.is_queue_broken = session.queue.is_some();
+        let name = String::from_utf8_lossy(&request[0][..request[0].len().min(64)]).into_owned();
+        let text = format!("unknown command '{name}': this server does not support it");
+        return (None, Err(Failure::error(text)));
+    };
+    let spec = &COMMANDS[command];
+    let outcome = admit(shared, session, spec, request).and_then(|()| {
+        let is_of_transaction = matches!(
+            spec.verb,
+            Verb::Exec | Verb::Discard | Verb::Multi | Verb::Watch | Verb::Quit
+        );
+        if session.queue.is_some() && !is_of_transaction {
+            return queue(shared, session, command, &request[1..]);
+        }
+        run(shared, session, spec, &request[1..], patience)
+    });
+    let is_refused = matches!(outcome, Err(Failure::Refused(_)));
+    if is_refused && session.queue.is_some() && spec.verb != Verb::Multi {
+        session.is_queue_broken = true;
+    }
+    (Some(command), outcome)
+}
+
+/// Checks the number of arguments, and the rights of the user.
+fn admit(
+    shared: &Shared,
+    session: &Session,
+    spec: &Spec,
+    request: &[Bytes],
+) -> Result<(), Failure> {
+    if !spec.takes(request.len()) {
+        let name = spec.name.to_ascii_lowercase();
+        return Err(Failure::error(format!("wrong number of arguments for '{name}' command")));
+    }
+    if matches!(spec.verb, Verb::Auth | Verb::Hello | Verb::Quit) {
+        return Ok(());
+    }
+    let user = session.user.as_ref().ok_or(Failure::fixed("NOAUTH Authentication required."))?;
+    let right = match (spec.kind, spec.verb) {
+        (Kind::Read | Kind::ReadMany, _) | (_, Verb::Watch) => Right::Read,
+        (Kind::Change, _) => Right::Write,
+        (Kind::Node, Verb::ScidPromote) => return user.check_all(),
+        (Kind::Node | Kind::Connection, _) => return Ok(()),
+    };
+    user.check(right, &session.partition)?;
+    if right == Right::Write && !shared.node.is_primary() {
+        return Err(shared.node.read_only());
+    }
+    Ok(())
+}
+
+/// Keeps a command for `EXEC`.
+fn queue(
+    shared: &Shared,
+    session: &mut Session,
+    command: usize,
+    arguments: &[Bytes],
+) -> Result<Reply, Failure> {
+    let name = COMMANDS[command].name;
+    if !COMMANDS[command].is_queued() {
+        return Err(Failure::error(format!("{name} is not supported in a transaction")));
+    }
+    session.queue_bytes += arguments.iter().map(Bytes::len).sum::<usize>();
+    let Some(queue) = &mut session.queue else { return Err(Failure::SYNTAX) };
+    let limits = &shared.options.limits;
+    if queue.len() >= limits.transaction_commands || session.queue_bytes > limits.request_bytes {
+        return Err(Failure::fixed("LIMIT the transaction has too many commands or bytes"));
+    }
+    queue.push(Queued { command, arguments: arguments.to_vec() });
+    Ok(Reply::Simple("QUEUED"))
+}
+
+fn run(
+    shared: &Shared,
+    session: &mut Session,
+    spec: &Spec,
+    arguments: &[Bytes],
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    match spec.kind {
+        Kind::Change => change(shared, session, spec, arguments, patience),
+        Kind::Read | Kind::ReadMany => {
+            let is_long = match spec.verb {
+                Verb::Scan => Scan::parse(arguments)?.is_long(),
+                Verb::DbSize => true,
+                _ => false,
+            };
+            if is_long && patience == Patience::MustNotWait {
+                return Err(Failure::MayWait);
+            }
+            if spec.verb == Verb::ScidGet {
+                return scid::get(shared, session, arguments, patience);
+            }
+            let is_many = spec.kind == Kind::ReadMany;
+            let wish = Read { asked: Asked::default(), is_many, patience };
+            let partition = session.partition.clone();
+            read(shared, session, &wish, |view| data(shared, spec, view, &partition, arguments))
+        }
+        Kind::Node if patience == Patience::MustNotWait => Err(Failure::MayWait),
+        Kind::Node => match spec.verb {
+            Verb::ScidLag => scid::lag(shared, session, arguments),
+            Verb::ScidSync => scid::sync(shared, session, arguments),
+            _ => scid::promote(shared),
+        },
+        Kind::Connection => connection(shared, session, spec, arguments, patience),
+    }
+}
+
+fn connection(
+    shared: &Shared,
+    session: &mut Session,
+    spec: &Spec,
+    arguments: &[Bytes],
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    match spec.verb {
+        Verb::Auth => session.auth(shared, arguments),
+        Verb::Client => session.client(arguments),
+        Verb::Command => info::command(arguments),
+        Verb::Config => info::config(shared, arguments),
+        Verb::Discard => session.discard(),
+        Verb::Exec => transactions::exec(shared, session, patience),
+        Verb::Hello => session.hello(shared, arguments),
+        Verb::Info => Ok(info::info(shared)),
+        Verb::Multi => session.multi(),
+        Verb::Quit => {
+            session.ends = true;
+            Ok(Reply::OK)
+        }
+        Verb::ScidLast => Ok(session.last()),
+        Verb::ScidLevel => session.set_level(shared, arguments),
+        Verb::ScidToken => session.token(arguments),
+        Verb::Select => session.select(&arguments[0]),
+        Verb::Unwatch => {
+            session.watched = Vec::new();
+            Ok(Reply::OK)
+        }
+        Verb::Watch => transactions::watch(shared, session, arguments),
+        _ => echo(spec.verb, arguments),
+    }
+}
+
+/// `PING` and `ECHO`.
+fn echo(verb: Verb, arguments: &[Bytes]) -> Result<Reply, Failure> {
+    match (verb, arguments) {
+        (Verb::Ping, []) => Ok(Reply::Simple("PONG")),
+        (_, [text]) => Ok(Reply::Echo(text.clone())),
+        _ => Err(Failure::fixed("ERR wrong number of arguments for 'ping' command")),
+    }
+}
+
+/// Runs a command on the data of a view.
+pub(crate) fn data(
+    shared: &Shared,
+    spec: &Spec,
+    view: &mut View<'_>,
+    partition: &str,
+    arguments: &[Bytes],
+) -> Result<Reply, Failure> {
+    match spec.verb {
+        Verb::Get => strings::get(view, arguments),
+        Verb::MGet => strings::mget(view, arguments, shared.options.limits.reply_bytes),
+        Verb::Set => strings::set(view, arguments),
+        Verb::MSet => strings::mset(view, arguments),
+        Verb::Del => strings::del(view, arguments),
+        Verb::Exists => strings::exists(view, arguments),
+        Verb::Append => strings::append(view, arguments),
+        Verb::StrLen => strings::strlen(view, arguments),
+        Verb::GetRange => strings::getrange(view, arguments),
+        Verb::Incr => strings::add(view, &arguments[0], 1, 1),
+        Verb::Decr => strings::add(view, &arguments[0], 1, -1),
+        Verb::IncrBy => strings::add(view, &arguments[0], strings::integer(&arguments[1])?, 1),
+        Verb::DecrBy => strings::add(view, &arguments[0], strings::integer(&arguments[1])?, -1),
+        Verb::Scan => Scan::parse(arguments)?.run(view, partition, &shared.cursors),
+        Verb::DbSize => scid::size(shared, view, partition),
+        Verb::Ping | Verb::Echo => echo(spec.verb, arguments),
+        _ => Err(Failure::error(format!("{} is not a command on data", spec.name))),
+    }
+}
+
+/// Runs a command that writes, as one commit, and again after a conflict.
+fn change(
+    shared: &Shared,
+    session: &mut Session,
+    spec: &Spec,
+    arguments: &[Bytes],
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    let role = shared.node.role();
+    let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
+    let bytes: usize = arguments.iter().map(Bytes::len).sum();
+    if patience == Patience::MustNotWait && bytes > shared.options.limits.inline_bytes {
+        return Err(Failure::MayWait);
+    }
+    let known = primary.partition(&session.partition, false)?;
+    let partition = match known {
+        Some(partition) => partition,
+        // It syncs the manifest.
+        None if patience == Patience::MustNotWait => return Err(Failure::MayWait),
+        None => created(primary, &session.partition)?,
+    };
+    let expiry = shared.expiry_of(&session.partition);
+    let mut attempt = 0;
+    loop {
+        let change = Change::new(&partition, primary.db.batch(), primary.db.visible_seq());
+        let mut view = View { source: Source::Change(change), expiry };
+        let reply = data(shared, spec, &mut view, &session.partition, arguments)?;
+        let Source::Change(change) = view.source else { return Err(Failure::SYNTAX) };
+        // A command that changes nothing has read one key at one moment, unless there are more.
+        if change.batch.is_empty() && change.read_count < 2 {
+            return if primary.db.is_fenced() { Err(Failure::Fenced) } else { Ok(reply) };
+        }
+        let committed = match patience {
+            Patience::MustNotWait => change.batch.try_commit(Durability::Os),
+            Patience::MayWait => change.batch.commit(Durability::Os),
+        };
+        match committed {
+            Ok(commit) => {
+                session.wrote(commit);
+                return Ok(reply);
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::WouldStall => return Err(Failure::MayWait),
+            Err(error) => return Err(error.into()),
+        }
+        attempt += 1;
+        if patience == Patience::MustNotWait && attempt >= ATTEMPTS_INLINE {
+            return Err(Failure::MayWait);
+        }
+        transactions::pause(attempt);
+    }
+}
+
+/// Makes the partition `name`.
+pub(crate) fn created(primary: &Primary, name: &str) -> Result<Partition, Failure> {
+    let created = primary.partition(name, true)?;
+    created.ok_or_else(|| Failure::error(format!("partition {name:?} was dropped")))
+}

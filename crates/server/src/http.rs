@@ -1,0 +1,117 @@
+//! `/metrics`, `/healthz` and `/readyz`: a few lines of HTTP on a port of its own. `httparse` reads the requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::metrics;
+use crate::node::Role;
+use crate::shared::Shared;
+
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+const REQUESTS_MAX: usize = 64;
+/// A request that is not over by then is dropped.
+const TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Serves until the task is aborted.
+pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of file handles, as a rule. The connections that are open end at some time.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let _ = timeout(TIME_MAX, answer(&shared, stream)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
+    let mut bytes = Vec::with_capacity(1 << 10);
+    let path = loop {
+        if stream.read_buf(&mut bytes).await? == 0 || bytes.len() > REQUEST_BYTES_MAX {
+            return Ok(());
+        }
+        match path_of(&bytes) {
+            Ok(None) => {}
+            Ok(Some(path)) => break path,
+            Err(status) => return send(&mut stream, status, "").await,
+        }
+    };
+    match path.as_str() {
+        "/metrics" => send(&mut stream, "200 OK", &metrics::text(shared)).await,
+        "/healthz" => send(&mut stream, "200 OK", "ok\n").await,
+        "/readyz" => match unready(shared) {
+            None => send(&mut stream, "200 OK", "ready\n").await,
+            Some(reason) => send(&mut stream, "503 Service Unavailable", &reason).await,
+        },
+        _ => send(&mut stream, "404 Not Found", "/metrics, /healthz, /readyz\n").await,
+    }
+}
+
+/// Returns the path; `None` if the request is not complete.
+fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Partial) => Ok(None),
+        Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => {
+            Err("405 Method Not Allowed")
+        }
+        Ok(httparse::Status::Complete(_)) => {
+            let path = request.path.unwrap_or_default();
+            Ok(Some(path.split('?').next().unwrap_or_default().to_owned()))
+        }
+        Err(_) => Err("400 Bad Request"),
+    }
+}
+
+/// The reason why requests should go elsewhere.
+fn unready(shared: &Shared) -> Option<String> {
+    if shared.is_draining() {
+        return Some("the server ends\n".to_owned());
+    }
+    match &*shared.node.role() {
+        Role::Primary(primary) if primary.db.is_fenced() => {
+            Some("another primary has taken the database over\n".to_owned())
+        }
+        Role::Primary(_) | Role::Reader(_) => None,
+    }
+}
+
+async fn send(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_come() {
+        let request = b"GET /readyz?x=1 HTTP/1.1\r\nHost: a\r\n\r\n";
+        for end in 0..request.len() {
+            assert_eq!(path_of(&request[..end]), Ok(None), "{end}");
+        }
+        assert_eq!(path_of(request), Ok(Some("/readyz".to_owned())));
+        assert_eq!(path_of(b"POST / HTTP/1.1\r\n\r\n"), Err("405 Method Not Allowed"));
+        assert_eq!(path_of(b"\xff\r\n\r\n"), Err("400 Bad Request"));
+    }
+}

@@ -1,0 +1,101 @@
+//! `INFO`, `CONFIG GET` and `COMMAND`: what tools ask for when they connect.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+
+use crate::commands::{COMMANDS, Kind, Spec, find};
+use crate::failure::Failure;
+use crate::level::Token;
+use crate::options::Acknowledge;
+use crate::reply::Reply;
+use crate::shared::Shared;
+
+/// `INFO`.
+pub(crate) fn info(shared: &Shared) -> Reply {
+    let mut out = String::new();
+    let is_primary = shared.node.is_primary();
+    let role = if is_primary { "master" } else { "slave" };
+    let lines = [
+        ("# Server\r\nsiltstone_version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("tcp_port", shared.address.port().to_string()),
+        ("# Clients\r\nconnected_clients", shared.client_count().to_string()),
+        ("maxclients", shared.options.limits.clients.to_string()),
+        ("# Stats\r\ntotal_commands_processed", shared.metrics.command_count().to_string()),
+        ("# Replication\r\nrole", role.to_owned()),
+        ("scid_token", Token(shared.node.latest()).to_string()),
+        ("scid_bucket", u8::from(shared.node.place.is_bucket()).to_string()),
+    ];
+    for (name, value) in lines {
+        let _ = write!(out, "{name}:{value}\r\n");
+    }
+    Reply::Text(out)
+}
+
+/// `CONFIG GET pattern...`. The other forms are refused: options are those of the start.
+pub(crate) fn config(shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failure> {
+    if !arguments[0].eq_ignore_ascii_case(b"GET") {
+        let name = String::from_utf8_lossy(&arguments[0]).into_owned();
+        return Err(Failure::error(format!(
+            "CONFIG {name} is not supported: options are set at the start"
+        )));
+    }
+    let limits = &shared.options.limits;
+    let is_sync = shared.options.acknowledge == Acknowledge::Sync;
+    let known = [
+        ("save", String::new()),
+        ("appendonly", "yes".to_owned()),
+        ("appendfsync", if is_sync { "always" } else { "everysec" }.to_owned()),
+        ("databases", "1".to_owned()),
+        ("maxclients", limits.clients.to_string()),
+        ("maxmemory", "0".to_owned()),
+        ("proto-max-bulk-len", limits.argument_bytes.to_string()),
+        ("timeout", limits.idle.map_or(0, |idle| idle.as_secs()).to_string()),
+    ];
+    let mut pairs = Vec::new();
+    for (name, value) in known {
+        let mut patterns = arguments[1..].iter();
+        if patterns.any(|pattern| pattern == "*" || pattern.eq_ignore_ascii_case(name.as_bytes())) {
+            pairs.push((Reply::text(name), Reply::Text(value)));
+        }
+    }
+    Ok(Reply::Map(pairs))
+}
+
+/// `COMMAND [COUNT | DOCS | INFO name... | LIST]`.
+pub(crate) fn command(arguments: &[Bytes]) -> Result<Reply, Failure> {
+    let Some(form) = arguments.first() else {
+        return Ok(Reply::Array(COMMANDS.iter().map(described).collect()));
+    };
+    match &form.to_ascii_uppercase()[..] {
+        b"COUNT" => Ok(Reply::count(COMMANDS.len())),
+        // redis-cli shows help for what it finds here, and works without it.
+        b"DOCS" => Ok(Reply::Map(Vec::new())),
+        b"LIST" => Ok(Reply::Array(COMMANDS.iter().map(|spec| Reply::text(spec.name)).collect())),
+        b"INFO" => {
+            let found = arguments[1..].iter().map(|name| find(name));
+            let described =
+                found.map(|at| at.map_or(Reply::NilArray, |at| described(&COMMANDS[at])));
+            Ok(Reply::Array(described.collect()))
+        }
+        form => {
+            let form = String::from_utf8_lossy(form).into_owned();
+            Err(Failure::error(format!("COMMAND {form} is not supported")))
+        }
+    }
+}
+
+fn described(spec: &Spec) -> Reply {
+    let flag = match spec.kind {
+        Kind::Read | Kind::ReadMany => "readonly",
+        Kind::Change => "write",
+        Kind::Connection | Kind::Node => "fast",
+    };
+    let mut parts = vec![
+        Reply::Text(spec.name.to_ascii_lowercase()),
+        Reply::Integer(spec.arity),
+        Reply::Array(vec![Reply::Simple(flag)]),
+    ];
+    parts.extend(spec.keys.map(Reply::Integer));
+    Reply::Array(parts)
+}

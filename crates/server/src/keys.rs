@@ -1,0 +1,269 @@
+//! `SCAN` and `DBSIZE`: the cursors of clients, and the patterns of keys.
+//!
+//! A cursor is a number, because clients read it as one, and the server keeps the key at which it goes on.
+//!
+//! Invariants:
+//! 1. A walk returns each key that exists from its begin to its end exactly once: it goes in key order, and a cursor is
+//!    the last key that was looked at.
+//! 2. The kept keys have at most [`CURSOR_BYTES_MAX`] bytes and [`CURSORS_MAX`] cursors; the oldest make room.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+use crate::reply::Reply;
+use crate::strings::integer;
+use crate::view::View;
+
+const CURSORS_MAX: usize = 10_000;
+const CURSOR_BYTES_MAX: usize = 16 << 20;
+/// The most entries that one call looks at.
+const COUNT_MAX: i64 = 10_000;
+/// A walk over so many entries need not wait for another thread.
+const COUNT_INLINE_MAX: i64 = 100;
+
+/// The place at which a walk goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    partition: String,
+    after: Vec<u8>,
+}
+
+/// The cursors that clients have.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    newest: u64,
+    places: HashMap<u64, Place>,
+    order: VecDeque<u64>,
+    bytes: usize,
+}
+
+impl Cursors {
+    fn keep(&self, place: Place) -> u64 {
+        let mut kept = self.0.lock();
+        kept.newest += 1;
+        kept.bytes += place.after.len() + place.partition.len();
+        let number = kept.newest;
+        kept.places.insert(number, place);
+        kept.order.push_back(number);
+        while kept.order.len() > CURSORS_MAX || kept.bytes > CURSOR_BYTES_MAX {
+            let Some(oldest) = kept.order.pop_front() else { break };
+            if let Some(gone) = kept.places.remove(&oldest) {
+                kept.bytes -= gone.after.len() + gone.partition.len();
+            }
+        }
+        number
+    }
+
+    fn place(&self, number: u64, partition: &str) -> Result<Option<Vec<u8>>, Failure> {
+        if number == 0 {
+            return Ok(None);
+        }
+        let kept = self.0.lock();
+        let place = kept.places.get(&number).filter(|place| place.partition == partition);
+        let text = "ERR this cursor is unknown: it is too old, or of another server or partition; begin again with 0";
+        place.map(|place| Some(place.after.clone())).ok_or(Failure::fixed(text))
+    }
+}
+
+/// The arguments of a `SCAN`.
+pub(crate) struct Scan {
+    cursor: u64,
+    pattern: Option<Bytes>,
+    count: i64,
+}
+
+impl Scan {
+    pub(crate) fn parse(arguments: &[Bytes]) -> Result<Scan, Failure> {
+        let cursor = std::str::from_utf8(&arguments[0]).ok().and_then(|text| text.parse().ok());
+        let cursor = cursor.ok_or(Failure::fixed("ERR invalid cursor"))?;
+        let mut scan = Scan { cursor, pattern: None, count: 10 };
+        for option in arguments[1..].chunks(2) {
+            let [name, value] = option else { return Err(Failure::SYNTAX) };
+            match &name.to_ascii_uppercase()[..] {
+                b"MATCH" => scan.pattern = Some(value.clone()),
+                b"COUNT" => scan.count = integer(value)?,
+                b"TYPE" if value.eq_ignore_ascii_case(b"string") => {}
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        if scan.count < 1 {
+            return Err(Failure::SYNTAX);
+        }
+        scan.count = scan.count.min(COUNT_MAX);
+        Ok(scan)
+    }
+
+    /// Returns whether it is better run where it may wait.
+    pub(crate) fn is_long(&self) -> bool {
+        self.count > COUNT_INLINE_MAX
+    }
+
+    /// Looks at the next entries.
+    pub(crate) fn run(
+        &self,
+        view: &View<'_>,
+        partition: &str,
+        cursors: &Cursors,
+    ) -> Result<Reply, Failure> {
+        let after = cursors.place(self.cursor, partition)?;
+        let end = Reply::text("0");
+        let Some(mut cursor) = view.cursor()? else {
+            return Ok(Reply::Array(vec![end, Reply::Array(Vec::new())]));
+        };
+        let prefix = self.pattern.as_deref().map_or(&b""[..], literal_prefix);
+        match &after {
+            Some(after) => cursor.seek_after(after)?,
+            None => cursor.seek(prefix)?,
+        }
+        let mut keys = Vec::new();
+        let mut last = None;
+        for _ in 0..self.count {
+            if !cursor.valid() || !cursor.key().starts_with(prefix) {
+                return Ok(Reply::Array(vec![end, Reply::Array(keys)]));
+            }
+            let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
+            if is_match && view.is_there(&cursor)? {
+                keys.push(Reply::Value(cursor.key_slice()));
+            }
+            last = Some(cursor.key_slice());
+            cursor.next()?;
+        }
+        let after = last.map(|last| last.to_vec()).unwrap_or_default();
+        let number = cursors.keep(Place { partition: partition.to_owned(), after });
+        Ok(Reply::Array(vec![Reply::text(number.to_string()), Reply::Array(keys)]))
+    }
+}
+
+/// Counts up to `most` entries; `None` if there are more.
+pub(crate) fn count(view: &View<'_>, most: u64) -> Result<Option<u64>, Failure> {
+    let Some(mut cursor) = view.cursor()? else { return Ok(Some(0)) };
+    cursor.seek_to_first()?;
+    let mut count = 0;
+    while cursor.valid() {
+        count += u64::from(view.is_there(&cursor)?);
+        if count > most {
+            return Ok(None);
+        }
+        cursor.next()?;
+    }
+    Ok(Some(count))
+}
+
+/// The bytes with which each key that matches begins.
+fn literal_prefix(pattern: &[u8]) -> &[u8] {
+    let end = pattern.iter().position(|byte| b"*?[\\".contains(byte));
+    &pattern[..end.unwrap_or(pattern.len())]
+}
+
+/// Returns whether `text` matches `pattern`: `*`, `?`, `[a-z]`, `[^a]`, and `\` before a byte that stands for itself.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let mut p = 0;
+    let mut t = 0;
+    // The last star, and the end of what it stands for. An earlier one need not be tried again.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if let Some(end) = one(&pattern[p..], text[t]) {
+            p += end;
+            t += 1;
+        } else if let Some((at, end)) = star {
+            star = Some((at, end + 1));
+            p = at + 1;
+            t = end + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// The bytes of `pattern` that match `byte`; `None` if they do not.
+fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+    match pattern {
+        [b'?', ..] => Some(1),
+        [b'\\', next, ..] => (*next == byte).then_some(2),
+        [b'[', class @ ..] => {
+            let is_negated = class.first() == Some(&b'^');
+            let mut at = usize::from(is_negated);
+            let mut is_in = false;
+            while at < class.len() && class[at] != b']' {
+                match &class[at..] {
+                    [b'\\', next, ..] => {
+                        is_in |= *next == byte;
+                        at += 2;
+                    }
+                    [low, b'-', high, ..] if *high != b']' => {
+                        is_in |= (*low.min(high)..=*low.max(high)).contains(&byte);
+                        at += 3;
+                    }
+                    [same, ..] => {
+                        is_in |= *same == byte;
+                        at += 1;
+                    }
+                    [] => break,
+                }
+            }
+            (is_in != is_negated).then_some((at + 2).min(pattern.len()))
+        }
+        [same, ..] => (*same == byte).then_some(1),
+        [] => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_redis() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*c", "abbc", true),
+            ("a*c", "abbcd", false),
+            ("h?llo", "hello", true),
+            ("h?llo", "hllo", false),
+            ("h[ae]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-b]llo", "hbllo", true),
+            ("h[b-a]llo", "hallo", true),
+            ("a\\*c", "a*c", true),
+            ("a\\*c", "abc", false),
+            ("[\\]]", "]", true),
+            ("[a", "a", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b*", "xxbxxaxx", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+        // An exponential matcher would not end.
+        assert!(!matches("*a".repeat(2000).as_bytes(), "a".repeat(1999).as_bytes()));
+        assert_eq!(literal_prefix(b"user:\\*"), b"user:");
+    }
+
+    fn place(len: usize) -> Place {
+        Place { partition: "p".to_owned(), after: vec![1; len] }
+    }
+
+    #[test]
+    fn old_cursors_make_room() {
+        let cursors = Cursors::default();
+        let first = cursors.keep(place(3));
+        assert_eq!(cursors.place(first, "p").unwrap(), Some(vec![1; 3]));
+        assert!(cursors.place(first, "q").is_err() && cursors.place(0, "q").unwrap().is_none());
+        for _ in 0..300 {
+            cursors.keep(place(65_534));
+        }
+        assert!(cursors.place(first, "p").is_err());
+        assert!(cursors.0.lock().bytes <= CURSOR_BYTES_MAX);
+    }
+}

@@ -1,0 +1,181 @@
+//! [`Wanted`]: the level that a read asks for; [`Served`]: the one that it got; tokens as text.
+
+use std::fmt;
+use std::time::Duration;
+
+use siltstone::secondary::Level;
+use siltstone::{Commit, Epoch, SeqNo};
+
+use crate::failure::Failure;
+use crate::reply::Reply;
+
+/// A commit as clients see it: `EPOCH-SEQUENCE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) Commit);
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0.epoch, self.0.seq.get())
+    }
+}
+
+impl Token {
+    pub(crate) fn parse(text: &[u8]) -> Result<Token, Failure> {
+        let token = std::str::from_utf8(text).ok().and_then(Token::read);
+        token.ok_or(Failure::fixed("ERR a token is EPOCH-SEQUENCE, as SCID.TOKEN returns it"))
+    }
+
+    fn read(text: &str) -> Option<Token> {
+        let (epoch, seq) = text.split_once('-')?;
+        let epoch = epoch.parse().ok().map(Epoch)?;
+        let seq = seq.parse().ok().and_then(SeqNo::new)?;
+        Some(Token(Commit { seq, epoch }))
+    }
+}
+
+/// Returns the newer of two tokens. A later epoch continues the history of the one before.
+pub(crate) fn newer(one: Option<Commit>, other: Commit) -> Option<Commit> {
+    let is_newer = one.is_none_or(|one| (other.epoch, other.seq) > (one.epoch, one.seq));
+    if is_newer { Some(other) } else { one }
+}
+
+/// The level that a read asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The strongest level that the node can serve.
+    Auto,
+    /// This level. Level 3 without a token is that of the connection's newest token.
+    Number(u8),
+}
+
+impl Wanted {
+    /// Reads `1` to `5`, or `AUTO`.
+    pub fn parse(text: &str) -> Option<Wanted> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Some(Wanted::Auto);
+        }
+        text.parse().ok().filter(|number| (1..=5).contains(number)).map(Wanted::Number)
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Auto => f.write_str("AUTO"),
+            Wanted::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// The options of one read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) level: Option<Wanted>,
+    pub(crate) token: Option<Commit>,
+    pub(crate) age: Option<Duration>,
+    pub(crate) operations: Option<u64>,
+}
+
+impl Asked {
+    /// Returns the level, and whether a weaker one may take its place. `given` is the level of the connection or of
+    /// the partition, `seen` the newest token of the connection.
+    pub(crate) fn level(
+        &self,
+        given: Wanted,
+        seen: Option<Commit>,
+    ) -> Result<(Level, bool), Failure> {
+        let implied = match (self.token, self.age, self.operations) {
+            (Some(_), ..) => Some(Wanted::Number(3)),
+            (None, None, None) => None,
+            (None, ..) => Some(Wanted::Number(2)),
+        };
+        let wanted = self.level.or(implied).unwrap_or(given);
+        let Wanted::Number(number) = wanted else { return Ok((Level::Strong, true)) };
+        let has_bounds = self.age.is_some() || self.operations.is_some();
+        if has_bounds && number != 2 {
+            return Err(Failure::error("MAXAGE and MAXLAG are of level 2"));
+        }
+        if self.token.is_some() && number != 3 {
+            return Err(Failure::error("TOKEN is of level 3"));
+        }
+        let level = match number {
+            1 => Level::Strong,
+            2 => Level::Bounded { operations: self.operations, age: self.age },
+            3 => self.token.or(seen).map_or(Level::Eventual, Level::Session),
+            4 => Level::Prefix,
+            _ => Level::Eventual,
+        };
+        Ok((level, false))
+    }
+}
+
+/// The level at which a read was served, and the newest commit that it may have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) level: u8,
+    pub(crate) as_of: Commit,
+    pub(crate) is_primary: bool,
+}
+
+impl Served {
+    pub(crate) fn pairs(&self) -> Vec<(Reply, Reply)> {
+        let node = if self.is_primary { "primary" } else { "reader" };
+        vec![
+            (Reply::text("level"), Reply::Integer(i64::from(self.level))),
+            (Reply::text("token"), Reply::text(Token(self.as_of).to_string())),
+            (Reply::text("node"), Reply::text(node)),
+        ]
+    }
+}
+
+/// The number of a level.
+pub(crate) fn number_of(level: Level) -> u8 {
+    match level {
+        Level::Strong => 1,
+        Level::Bounded { .. } => 2,
+        Level::Session(_) => 3,
+        Level::Prefix => 4,
+        _ => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Option<Commit> {
+        Token::parse(text.as_bytes()).ok().map(|token| token.0)
+    }
+
+    #[test]
+    fn tokens_are_read_as_written() {
+        let commit = token("3-1042").unwrap();
+        assert_eq!((commit.epoch, commit.seq.get()), (Epoch(3), 1042));
+        assert_eq!(Token(commit).to_string(), "3-1042");
+        for wrong in ["", "3", "-", "3-", "a-1", "3-99999999999999999999", "4294967296-1"] {
+            assert_eq!(token(wrong), None, "{wrong}");
+        }
+        assert_eq!(newer(token("3-9"), token("4-1").unwrap()), token("4-1"));
+        assert_eq!(newer(token("3-9"), token("3-8").unwrap()), token("3-9"));
+    }
+
+    #[test]
+    fn options_imply_their_level() {
+        let seen = token("1-7");
+        let asked = Asked::default();
+        assert_eq!(asked.level(Wanted::Auto, seen).unwrap(), (Level::Strong, true));
+        assert_eq!(asked.level(Wanted::Number(3), None).unwrap().0, Level::Eventual);
+        assert_eq!(asked.level(Wanted::Number(3), seen).unwrap().0, Level::Session(seen.unwrap()));
+        let bounded = Asked { operations: Some(5), ..asked };
+        let expected = Level::Bounded { operations: Some(5), age: None };
+        assert_eq!(bounded.level(Wanted::Number(4), seen).unwrap().0, expected);
+        let of_token = Asked { token: token("1-9"), ..asked };
+        assert_eq!(number_of(of_token.level(Wanted::Auto, seen).unwrap().0), 3);
+        assert!(
+            Asked { level: Some(Wanted::Number(1)), ..bounded }.level(Wanted::Auto, seen).is_err()
+        );
+        assert!(
+            Asked { level: Some(Wanted::Number(5)), ..of_token }.level(Wanted::Auto, seen).is_err()
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! A siltstone database over TCP, by the protocol of Redis (RESP2 and RESP3), with a consistency level for each read.
+//!
+//! One process is the primary and writes. Others are readers of the same folder or bucket; each serves the levels of
+//! [`siltstone::secondary`], and can be promoted while it runs. The page `docs/service.md` of the repository has the
+//! commands, the guarantees, the limits and the differences to Redis.
+//!
+//! ```text
+//! server      start, threads, end          connection   one connection
+//! request     bytes to requests            reply        replies to bytes
+//! execute     one request                  commands     their table
+//! session     the state of a connection    users        passwords and rights
+//! strings keys    commands on data         view         a partition for them
+//! reads level     a read at its level      scid         the commands of levels
+//! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
+//! node place      roles, and their change  metrics http    figures and health
+//! ```
+//!
+//! # Examples
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//!
+//! use server::{Options, Place, Role, Server};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! let options = Options { listen: "127.0.0.1:0".to_owned(), ..Options::default() }; // any free port
+//! let server = Server::start(Place::folder(path), Role::Primary, options)?;
+//!
+//! let mut client = TcpStream::connect(server.address())?;
+//! client.write_all(b"SET alice admin\r\n")?;
+//! let mut reply = [0; 5];
+//! client.read_exact(&mut reply)?;
+//! assert_eq!(&reply, b"+OK\r\n");
+//! server.stop()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod commands;
+mod connection;
+mod execute;
+mod failure;
+mod http;
+mod info;
+mod keys;
+mod level;
+mod metrics;
+mod node;
+mod options;
+mod place;
+mod reads;
+mod reply;
+mod request;
+mod scid;
+mod server;
+mod session;
+mod shared;
+mod strings;
+mod transactions;
+mod users;
+mod view;
+
+pub use level::Wanted;
+pub use options::{Acknowledge, Limits, Options};
+pub use place::Place;
+pub use server::{Role, Server};
+pub use users::Users;

@@ -1,0 +1,260 @@
+//! [`Node`]: the role of this process, its partitions, and the changes of the role.
+//!
+//! Invariants:
+//! 1. A command uses one [`Role`] from its begin to its end. A change of the role shows to the commands after it.
+//! 2. No connection keeps a handle of the database between two commands: an old role ends with the last command on it.
+//! 3. A read of a primary counts only if the primary was not fenced after the read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use siltstone::secondary::{Secondary, SecondaryPartition, Target};
+use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Partition, PartitionOptions, Result};
+use siltstone::{TimeUnit, TtlFilter, TtlRule};
+
+use crate::failure::Failure;
+use crate::place::{OpenPrimary, Place};
+
+/// The partition in which a primary notes its address, and its key.
+const NOTES: &str = "scid";
+const ADDRESS: &str = "primary";
+
+/// A primary: it reads and writes.
+pub(crate) struct Primary {
+    pub(crate) db: Db,
+    pub(crate) epoch: Epoch,
+    partitions: ArcSwap<HashMap<String, Partition>>,
+    /// The newest commit of an earlier epoch that is known to be in this history.
+    proven: Mutex<Option<Commit>>,
+    /// Dropped after the database, which it ships.
+    pub(crate) shipping: Option<remote::Primary>,
+}
+
+/// A reader: it follows the primary.
+pub(crate) struct Reader {
+    pub(crate) secondary: Secondary,
+    partitions: ArcSwap<HashMap<String, SecondaryPartition>>,
+}
+
+/// The role of a server. It changes by a promotion, and when another one takes the database over.
+pub(crate) enum Role {
+    Primary(Primary),
+    Reader(Reader),
+}
+
+/// This process, as a part of the service.
+pub(crate) struct Node {
+    role: ArcSwap<Role>,
+    pub(crate) place: Place,
+    /// The address that a primary notes, and the last one that a reader has found.
+    own_address: Option<String>,
+    primary_address: ArcSwapOption<String>,
+    /// Partitions whose values begin with the time of their expiry.
+    expiring: Vec<String>,
+    /// One change of the role at a time.
+    turn: Mutex<()>,
+    is_promoting: AtomicBool,
+}
+
+impl Node {
+    /// Opens `place` in a role. `address` is where clients reach this server.
+    pub(crate) fn open(
+        place: Place,
+        is_primary: bool,
+        address: Option<String>,
+        expiring: Vec<String>,
+    ) -> Result<Node> {
+        let role = if is_primary {
+            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring)?)
+        } else {
+            Role::Reader(Reader { secondary: place.reader()?, partitions: ArcSwap::default() })
+        };
+        Ok(Node {
+            role: ArcSwap::from_pointee(role),
+            place,
+            own_address: address,
+            primary_address: ArcSwapOption::empty(),
+            expiring,
+            turn: Mutex::new(()),
+            is_promoting: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn role(&self) -> Arc<Role> {
+        self.role.load_full()
+    }
+
+    pub(crate) fn is_primary(&self) -> bool {
+        matches!(**self.role.load(), Role::Primary(_))
+    }
+
+    pub(crate) fn expires(&self, partition: &str) -> bool {
+        self.expiring.iter().any(|name| name == partition)
+    }
+
+    /// Makes a reader the primary. Blocks.
+    pub(crate) fn promote(&self) -> Result<Commit> {
+        let _turn = self.turn.lock();
+        let role = self.role();
+        let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
+        self.is_promoting.store(true, Ordering::Relaxed);
+        let opened = self.place.promote(&reader.secondary);
+        let begun =
+            opened.and_then(|open| begin(open, self.own_address.as_deref(), &self.expiring));
+        self.is_promoting.store(false, Ordering::Relaxed);
+        self.role.store(Arc::new(Role::Primary(begun?)));
+        Ok(self.latest())
+    }
+
+    /// Makes a primary that was taken over a reader of its successor. Blocks.
+    pub(crate) fn demote(&self) -> Result<()> {
+        let _turn = self.turn.lock();
+        let Role::Primary(_) = &*self.role() else { return Ok(()) };
+        let reader = Reader { secondary: self.place.reader()?, partitions: ArcSwap::default() };
+        self.primary_address.store(None);
+        self.role.store(Arc::new(Role::Reader(reader)));
+        Ok(())
+    }
+
+    /// The newest commit that this node knows.
+    pub(crate) fn latest(&self) -> Commit {
+        match &*self.role() {
+            Role::Primary(primary) => primary.latest(),
+            Role::Reader(reader) => {
+                let nothing = Commit { seq: siltstone::SeqNo::ZERO, epoch: Epoch(0) };
+                reader.secondary.cut().as_of().unwrap_or(nothing)
+            }
+        }
+    }
+
+    /// Follows the primary once, for all partitions, and looks up its address. Blocks.
+    pub(crate) fn follow(&self) -> Result<()> {
+        match &*self.role() {
+            Role::Primary(_) => Ok(()),
+            Role::Reader(reader) => {
+                reader.secondary.sync(Target::Latest)?;
+                let address =
+                    reader.secondary.partition(NOTES).and_then(|notes| notes.get(ADDRESS));
+                let address =
+                    address.ok().flatten().and_then(|it| String::from_utf8(it.to_vec()).ok());
+                self.primary_address.store(address.map(Arc::new));
+                Ok(())
+            }
+        }
+    }
+
+    /// The refusal of a write by a reader.
+    pub(crate) fn read_only(&self) -> Failure {
+        let text = match &*self.primary_address.load() {
+            _ if self.is_promoting.load(Ordering::Relaxed) => {
+                "READONLY this server is becoming the primary; try again".to_owned()
+            }
+            Some(address) => {
+                format!("READONLY this server is a reader; the primary is at {address}")
+            }
+            None => "READONLY this server is a reader; it does not know the address of the primary"
+                .to_owned(),
+        };
+        Failure::Refused(text.into())
+    }
+
+    /// Closes the database. Blocks. Commands that still run on it fail as closed.
+    pub(crate) fn close(&self) -> Result<()> {
+        let _turn = self.turn.lock();
+        match &*self.role() {
+            Role::Primary(primary) if primary.db.is_fenced() => Ok(()),
+            Role::Primary(primary) => primary.db.clone().close(),
+            Role::Reader(_) => Ok(()),
+        }
+    }
+}
+
+/// Begins to serve an open database as its primary.
+fn begin(open: OpenPrimary, address: Option<&str>, expiring: &[String]) -> Result<Primary> {
+    let OpenPrimary { db, shipping } = open;
+    for name in expiring {
+        let rule = TtlRule::in_value(0).unit(TimeUnit::Millis);
+        let options = PartitionOptions::new().filter(Arc::new(TtlFilter::stored(&rule)));
+        db.partition_with(name, options)?;
+    }
+    if let Some(address) = address {
+        let notes = db.partition(NOTES)?;
+        if notes.get(ADDRESS)?.as_deref() != Some(address.as_bytes()) {
+            notes.put_with(ADDRESS, address, Durability::Sync)?;
+        }
+    }
+    let epoch = db.transaction().commit(Durability::Os)?.epoch;
+    let partitions = ArcSwap::default();
+    Ok(Primary { db, epoch, partitions, proven: Mutex::new(None), shipping })
+}
+
+impl Primary {
+    /// The newest commit that reads of now may have seen.
+    pub(crate) fn latest(&self) -> Commit {
+        Commit { seq: self.db.visible_seq(), epoch: self.epoch }
+    }
+
+    /// Returns the partition; `None` if there is none and `creates` is off.
+    pub(crate) fn partition(&self, name: &str, creates: bool) -> Result<Option<Partition>> {
+        if let Some(found) = self.partitions.load().get(name) {
+            return Ok(Some(found.clone()));
+        }
+        let opened = if creates { self.db.partition(name) } else { self.db.open_partition(name) };
+        found(opened, name, &self.partitions)
+    }
+
+    /// Returns whether all of `token` is in this history. `may_wait` allows to read files for it.
+    pub(crate) fn has(&self, place: &Place, token: Commit, may_wait: bool) -> Result<(), Failure> {
+        if token.epoch == self.epoch && token.seq <= self.db.visible_seq() {
+            return Ok(());
+        }
+        if token.epoch >= self.epoch {
+            let text = "NOTYET this server does not have the commit of the token";
+            return Err(Failure::fixed(text));
+        }
+        let proven = *self.proven.lock();
+        if proven.is_some_and(|it| it.epoch == token.epoch && it.seq >= token.seq) {
+            return Ok(());
+        }
+        if !may_wait {
+            return Err(Failure::MayWait);
+        }
+        // An earlier epoch: a crash may have lost its last commits, and only the files say which.
+        place.reader()?.sync(Target::Token(token))?;
+        *self.proven.lock() = Some(token);
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Returns the partition; `None` if the primary has made none.
+    pub(crate) fn partition(&self, name: &str) -> Result<Option<SecondaryPartition>> {
+        if let Some(found) = self.partitions.load().get(name) {
+            return Ok(Some(found.clone()));
+        }
+        found(self.secondary.partition(name), name, &self.partitions)
+    }
+}
+
+/// Keeps what was opened for the next command.
+fn found<T: Clone>(
+    opened: Result<T>,
+    name: &str,
+    partitions: &ArcSwap<HashMap<String, T>>,
+) -> Result<Option<T>> {
+    match opened {
+        Ok(opened) => {
+            partitions.rcu(|old| {
+                let mut new = HashMap::clone(old);
+                new.insert(name.to_owned(), opened.clone());
+                new
+            });
+            Ok(Some(opened))
+        }
+        Err(error) if error.kind() == ErrorKind::PartitionNotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

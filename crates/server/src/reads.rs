@@ -1,0 +1,129 @@
+//! [`read`]: a read of one partition at its level, on a primary or on a reader.
+
+use std::time::Duration;
+
+use siltstone::secondary::{Level, OnUnmet, ReadOptions};
+use siltstone::{ErrorKind, Result as EngineResult};
+
+use crate::failure::{Failure, Patience};
+use crate::level::{Asked, Served, number_of};
+use crate::node::{Primary, Reader, Role};
+use crate::reply::Reply;
+use crate::session::Session;
+use crate::shared::Shared;
+use crate::view::{Source, View};
+
+/// The wishes of a read.
+pub(crate) struct Read {
+    pub(crate) asked: Asked,
+    /// It looks several times, and must see one moment.
+    pub(crate) is_many: bool,
+    pub(crate) patience: Patience,
+}
+
+/// Runs `work` on the partition of the session, and notes how it was served. `work` may run again.
+pub(crate) fn read(
+    shared: &Shared,
+    session: &mut Session,
+    wish: &Read,
+    mut work: impl FnMut(&mut View<'_>) -> Result<Reply, Failure>,
+) -> Result<Reply, Failure> {
+    let given = session.given_level(shared);
+    let (level, may_weaken) = wish.asked.level(given, session.token)?;
+    let role = shared.node.role();
+    let (reply, served) = match &*role {
+        Role::Primary(primary) => {
+            of_primary(shared, session, primary, wish, (level, may_weaken), &mut work)?
+        }
+        Role::Reader(reader) => {
+            of_reader(shared, session, reader, wish, (level, may_weaken), &mut work)?
+        }
+    };
+    session.read(served);
+    shared.metrics.served(served.level);
+    Ok(reply)
+}
+
+type Work<'a> = dyn FnMut(&mut View<'_>) -> Result<Reply, Failure> + 'a;
+
+fn of_primary(
+    shared: &Shared,
+    session: &Session,
+    primary: &Primary,
+    wish: &Read,
+    (level, may_weaken): (Level, bool),
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    let mut number = number_of(level);
+    if primary.shipping.is_some() && number < 3 {
+        // Another machine may have taken the bucket over, and this process would not know.
+        if !may_weaken {
+            let text = "UNSUPPORTED the primary of a bucket serves the levels 3 to 5; ask a reader for level 1 and 2";
+            return Err(Failure::fixed(text));
+        }
+        number = 3;
+    }
+    if let Level::Session(token) = level {
+        primary.has(&shared.node.place, token, wish.patience == Patience::MayWait)?;
+    }
+    let partition = primary.partition(&session.partition, false)?;
+    let source = match &partition {
+        None => Source::Nothing,
+        Some(partition) if wish.is_many => Source::Snapshot(primary.db.snapshot().of(partition)),
+        Some(partition) => Source::Live(partition),
+    };
+    let mut view = View { source, expiry: shared.expiry_of(&session.partition) };
+    let reply = work(&mut view)?;
+    // After the read, so that the fence came after it.
+    if primary.db.is_fenced() {
+        return Err(Failure::Fenced);
+    }
+    Ok((reply, Served { level: number, as_of: primary.latest(), is_primary: true }))
+}
+
+fn of_reader(
+    shared: &Shared,
+    session: &Session,
+    reader: &Reader,
+    wish: &Read,
+    (level, may_weaken): (Level, bool),
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    let may_wait = wish.patience == Patience::MayWait;
+    // A bucket is asked over the network.
+    if shared.node.place.is_bucket() && !may_wait {
+        return Err(Failure::MayWait);
+    }
+    let wait = if may_wait { shared.options.wait } else { Duration::ZERO };
+    let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
+    let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
+    let expiry = shared.expiry_of(&session.partition);
+    let Some(partition) = reader.partition(&session.partition)? else {
+        let reply = work(&mut View { source: Source::Nothing, expiry })?;
+        let as_of = session.token.unwrap_or_else(|| shared.node.latest());
+        return Ok((reply, Served { level: number_of(level), as_of, is_primary: false }));
+    };
+    let read = partition.read_again(&options, |reading| {
+        let served = Served {
+            level: number_of(reading.served()),
+            as_of: reading.as_of(),
+            is_primary: false,
+        };
+        let mut view = View { source: Source::Reading(reading), expiry };
+        split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))
+    });
+    match read {
+        Ok(done) => done,
+        Err(error) if error.kind() == ErrorKind::Behind && !may_wait => Err(Failure::MayWait),
+        Err(_) if may_weaken && !may_wait => Err(Failure::MayWait),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The errors of the engine apart from the others: a read whose file was deleted is repeated.
+fn split<T>(done: Result<T, Failure>) -> EngineResult<Result<T, Failure>> {
+    match done {
+        Err(Failure::Engine(error)) => Err(error),
+        done => Ok(done),
+    }
+}

@@ -1,0 +1,145 @@
+//! The commands of levels that ask the node, and `DBSIZE`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use siltstone::secondary::Target;
+
+use crate::failure::{Failure, Patience};
+use crate::keys::count;
+use crate::level::{Asked, Token};
+use crate::node::Role;
+use crate::reads::{Read, read};
+use crate::reply::Reply;
+use crate::session::{Session, wanted};
+use crate::shared::Shared;
+use crate::strings::{self, integer};
+use crate::users::Right;
+use crate::view::View;
+
+/// Entries that `DBSIZE` of a primary counts. More are estimated.
+const COUNTED_MAX: u64 = 10_000;
+
+/// `SCID.GET key [LEVEL level] [TOKEN token] [MAXAGE milliseconds] [MAXLAG operations]`.
+pub(crate) fn get(
+    shared: &Shared,
+    session: &mut Session,
+    arguments: &[Bytes],
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    let mut asked = Asked::default();
+    for option in arguments[1..].chunks(2) {
+        let [name, value] = option else { return Err(Failure::SYNTAX) };
+        match &name.to_ascii_uppercase()[..] {
+            b"LEVEL" => asked.level = Some(wanted(value)?),
+            b"TOKEN" => asked.token = Some(Token::parse(value)?.0),
+            b"MAXAGE" => asked.age = Some(Duration::from_millis(natural(value)?)),
+            b"MAXLAG" => asked.operations = Some(natural(value)?),
+            _ => return Err(Failure::SYNTAX),
+        }
+    }
+    let wish = Read { asked, is_many: false, patience };
+    let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
+    let served = session.last.ok_or(Failure::SYNTAX)?;
+    Ok(Reply::Attributed(served.pairs(), Box::new(reply)))
+}
+
+fn natural(text: &[u8]) -> Result<u64, Failure> {
+    u64::try_from(integer(text)?).map_err(|_| Failure::NOT_AN_INTEGER)
+}
+
+/// The partitions that `arguments` name, or all that the user may read.
+fn partitions(
+    shared: &Shared,
+    session: &Session,
+    arguments: &[Bytes],
+) -> Result<Vec<String>, Failure> {
+    let user = session.user.as_ref().ok_or(Failure::fixed("NOAUTH Authentication required."))?;
+    if arguments.is_empty() {
+        let all = match &*shared.node.role() {
+            Role::Primary(primary) => primary.db.partition_names(),
+            Role::Reader(reader) => reader.secondary.partition_names(),
+        };
+        return Ok(all.into_iter().filter(|it| user.check(Right::Read, it).is_ok()).collect());
+    }
+    let mut named = Vec::with_capacity(arguments.len());
+    for name in arguments {
+        let name = std::str::from_utf8(name).map_err(|_| Failure::SYNTAX)?;
+        user.check(Right::Read, name)?;
+        named.push(name.to_owned());
+    }
+    Ok(named)
+}
+
+fn no_partition(name: &str) -> Failure {
+    Failure::error(format!("there is no partition {name:?}"))
+}
+
+/// `SCID.LAG [partition...]`: the distance of each partition from the primary, in operations, bytes and milliseconds.
+pub(crate) fn lag(
+    shared: &Shared,
+    session: &Session,
+    arguments: &[Bytes],
+) -> Result<Reply, Failure> {
+    let mut lags = Vec::new();
+    for name in partitions(shared, session, arguments)? {
+        let figures = match &*shared.node.role() {
+            Role::Primary(primary) => {
+                primary.partition(&name, false)?.ok_or_else(|| no_partition(&name))?;
+                [Some(0), Some(0), Some(0)]
+            }
+            Role::Reader(reader) => {
+                let partition = reader.partition(&name)?.ok_or_else(|| no_partition(&name))?;
+                let lag = partition.lag();
+                [lag.operations, lag.bytes, lag.age.map(|age| age.as_millis() as u64)]
+            }
+        };
+        let figures = ["operations", "bytes", "milliseconds"].into_iter().zip(figures);
+        let pairs = figures
+            .map(|(name, figure)| (Reply::text(name), figure.map_or(Reply::Nil, Reply::count)));
+        lags.push((Reply::text(name), Reply::Map(pairs.collect())));
+    }
+    Ok(Reply::Map(lags))
+}
+
+/// `SCID.SYNC [partition...]`: catches up, and returns the token that was reached.
+pub(crate) fn sync(
+    shared: &Shared,
+    session: &mut Session,
+    arguments: &[Bytes],
+) -> Result<Reply, Failure> {
+    let reached = match &*shared.node.role() {
+        Role::Primary(primary) => primary.latest(),
+        Role::Reader(reader) if arguments.is_empty() => reader.secondary.sync(Target::Latest)?,
+        Role::Reader(reader) => {
+            let mut group = Vec::new();
+            for name in partitions(shared, session, arguments)? {
+                group.push(reader.partition(&name)?.ok_or_else(|| no_partition(&name))?);
+            }
+            let group: Vec<_> = group.iter().collect();
+            let cut = reader.secondary.sync_group(&group, Target::Latest)?;
+            cut.as_of().unwrap_or_else(|| shared.node.latest())
+        }
+    };
+    Ok(Reply::text(Token(reached).to_string()))
+}
+
+/// `SCID.PROMOTE`: makes this reader the primary, and returns the token of its first moment.
+pub(crate) fn promote(shared: &Shared) -> Result<Reply, Failure> {
+    Ok(Reply::text(Token(shared.node.promote()?).to_string()))
+}
+
+/// `DBSIZE`: exact on a reader, and up to [`COUNTED_MAX`] entries on a primary.
+pub(crate) fn size(shared: &Shared, view: &View<'_>, partition: &str) -> Result<Reply, Failure> {
+    let role = shared.node.role();
+    let Role::Primary(primary) = &*role else {
+        let counted = count(view, u64::MAX)?;
+        return Ok(Reply::count(counted.unwrap_or(u64::MAX)));
+    };
+    if let Some(counted) = count(view, COUNTED_MAX)? {
+        return Ok(Reply::count(counted));
+    }
+    let partition = primary.partition(partition, false)?;
+    let about = partition.map_or(Ok(0), |partition| partition.len_approx())?;
+    Ok(Reply::count(about.max(COUNTED_MAX + 1)))
+}

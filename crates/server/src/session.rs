@@ -1,0 +1,251 @@
+//! [`Session`]: the state of one connection, and the commands on it alone.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use siltstone::{Commit, SeqNo};
+
+use crate::failure::Failure;
+use crate::level::{Served, Token, Wanted, newer};
+use crate::reply::Reply;
+use crate::shared::Shared;
+use crate::users::{DEFAULT, User};
+
+/// A command of a transaction.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    /// Its index in the table of commands.
+    pub(crate) command: usize,
+    pub(crate) arguments: Vec<Bytes>,
+}
+
+/// A key that must not change before `EXEC`.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) partition: Arc<str>,
+    pub(crate) key: Bytes,
+    pub(crate) seen: SeqNo,
+    /// A commit of another epoch is another history.
+    pub(crate) epoch: siltstone::Epoch,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    pub(crate) name: Bytes,
+    pub(crate) is_resp3: bool,
+    /// `None` before `AUTH`, if it is needed.
+    pub(crate) user: Option<Arc<User>>,
+    pub(crate) partition: Arc<str>,
+    pub(crate) level: Option<Wanted>,
+    /// The newest commit that the connection has written or seen.
+    pub(crate) token: Option<Commit>,
+    /// The newest commit that is not yet durable.
+    pub(crate) pending: Option<Commit>,
+    pub(crate) last: Option<Served>,
+    /// The commands after `MULTI`.
+    pub(crate) queue: Option<Vec<Queued>>,
+    pub(crate) queue_bytes: usize,
+    /// A command after `MULTI` was refused.
+    pub(crate) is_queue_broken: bool,
+    pub(crate) watched: Vec<Watched>,
+    /// The connection ends after the reply.
+    pub(crate) ends: bool,
+}
+
+impl Session {
+    pub(crate) fn new(id: u64, shared: &Shared) -> Session {
+        Session {
+            id,
+            name: Bytes::new(),
+            is_resp3: false,
+            user: shared.options.users.without_password(),
+            partition: Arc::from(DEFAULT),
+            level: None,
+            token: None,
+            pending: None,
+            last: None,
+            queue: None,
+            queue_bytes: 0,
+            is_queue_broken: false,
+            watched: Vec::new(),
+            ends: false,
+        }
+    }
+
+    /// Notes a commit of this connection.
+    pub(crate) fn wrote(&mut self, commit: Commit) {
+        self.token = newer(self.token, commit);
+        self.pending = newer(self.pending, commit);
+    }
+
+    /// Notes a read.
+    pub(crate) fn read(&mut self, served: Served) {
+        self.token = newer(self.token, served.as_of);
+        self.last = Some(served);
+    }
+
+    /// Forgets the transaction.
+    pub(crate) fn end_transaction(&mut self) {
+        self.queue = None;
+        self.queue_bytes = 0;
+        self.is_queue_broken = false;
+        self.watched = Vec::new();
+    }
+
+    pub(crate) fn multi(&mut self) -> Result<Reply, Failure> {
+        if self.queue.is_some() {
+            return Err(Failure::fixed("ERR MULTI calls can not be nested"));
+        }
+        self.queue = Some(Vec::new());
+        Ok(Reply::OK)
+    }
+
+    pub(crate) fn discard(&mut self) -> Result<Reply, Failure> {
+        if self.queue.is_none() {
+            return Err(Failure::fixed("ERR DISCARD without MULTI"));
+        }
+        self.end_transaction();
+        Ok(Reply::OK)
+    }
+
+    /// `AUTH [user] password`.
+    pub(crate) fn auth(&mut self, shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failure> {
+        let (name, password) = match arguments {
+            [password] => (DEFAULT.as_bytes(), password),
+            [name, password] => (&name[..], password),
+            _ => return Err(Failure::SYNTAX),
+        };
+        let users = &shared.options.users;
+        if !users.need_password() && arguments.len() == 1 {
+            let text = "ERR AUTH was called without any user configured";
+            return Err(Failure::fixed(text));
+        }
+        let user = users.authenticate(name, password);
+        let wrong = Failure::fixed("WRONGPASS invalid username-password pair");
+        self.user = Some(user.ok_or(wrong)?);
+        Ok(Reply::OK)
+    }
+
+    /// `SELECT partition`: a name, or 0 for the partition `default`.
+    pub(crate) fn select(&mut self, name: &[u8]) -> Result<Reply, Failure> {
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
+        let name = name.ok_or(Failure::fixed("ERR the name of a partition is text"))?;
+        if name.len() > siltstone::limits::PARTITION_NAME_BYTES_MAX {
+            return Err(Failure::fixed("LIMIT the name of a partition has at most 255 bytes"));
+        }
+        self.partition = Arc::from(if name == "0" { DEFAULT } else { name });
+        Ok(Reply::OK)
+    }
+
+    /// `HELLO [version [AUTH user password] [SETNAME name]]`.
+    pub(crate) fn hello(&mut self, shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failure> {
+        let mut is_resp3 = self.is_resp3;
+        let mut options = arguments;
+        if let [version, rest @ ..] = arguments {
+            is_resp3 = match &version[..] {
+                b"2" => false,
+                b"3" => true,
+                _ => return Err(Failure::fixed("NOPROTO unsupported protocol version")),
+            };
+            options = rest;
+        }
+        let mut name = None;
+        while let [option, rest @ ..] = options {
+            match (&option.to_ascii_uppercase()[..], rest) {
+                (b"AUTH", [user, password, rest @ ..]) => {
+                    self.auth(shared, &[user.clone(), password.clone()])?;
+                    options = rest;
+                }
+                (b"SETNAME", [value, rest @ ..]) => {
+                    name = Some(value.clone());
+                    options = rest;
+                }
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        if self.user.is_none() {
+            let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+                        AUTH <user> <pass> option can be used to authenticate the client";
+            return Err(Failure::fixed(text));
+        }
+        self.is_resp3 = is_resp3;
+        self.name = name.unwrap_or_else(|| self.name.clone());
+        let role = if shared.node.is_primary() { "master" } else { "replica" };
+        let pairs = [
+            ("server", Reply::text("siltstone")),
+            ("version", Reply::text(env!("CARGO_PKG_VERSION"))),
+            ("proto", Reply::Integer(if is_resp3 { 3 } else { 2 })),
+            ("id", Reply::count(self.id)),
+            ("mode", Reply::text("standalone")),
+            ("role", Reply::text(role)),
+            ("modules", Reply::Array(Vec::new())),
+        ];
+        Ok(Reply::Map(pairs.map(|(name, value)| (Reply::text(name), value)).to_vec()))
+    }
+
+    /// `CLIENT`: what libraries send when they connect.
+    pub(crate) fn client(&mut self, arguments: &[Bytes]) -> Result<Reply, Failure> {
+        let name = arguments[0].to_ascii_uppercase();
+        match (&name[..], &arguments[1..]) {
+            (b"ID", []) => Ok(Reply::count(self.id)),
+            (b"GETNAME", []) => Ok(Reply::Echo(self.name.clone())),
+            (b"SETNAME", [name]) => {
+                self.name = name.clone();
+                Ok(Reply::OK)
+            }
+            (b"SETINFO", [_, _]) => Ok(Reply::OK),
+            (b"NO-EVICT" | b"NO-TOUCH", [_]) => Ok(Reply::OK),
+            _ => {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                Err(Failure::error(format!("CLIENT {name} is not supported")))
+            }
+        }
+    }
+
+    /// `SCID.LEVEL [1..5|AUTO]`.
+    pub(crate) fn set_level(
+        &mut self,
+        shared: &Shared,
+        arguments: &[Bytes],
+    ) -> Result<Reply, Failure> {
+        match arguments {
+            [] => Ok(Reply::text(self.given_level(shared).to_string())),
+            [level] => {
+                self.level = Some(wanted(level)?);
+                Ok(Reply::OK)
+            }
+            _ => Err(Failure::SYNTAX),
+        }
+    }
+
+    /// The level of reads that name none.
+    pub(crate) fn given_level(&self, shared: &Shared) -> Wanted {
+        let of_partition = shared.options.levels.get(&*self.partition);
+        self.level.or(of_partition.copied()).unwrap_or(Wanted::Auto)
+    }
+
+    /// `SCID.TOKEN [token]`: the newest commit that the connection has written or seen; or notes one of another.
+    pub(crate) fn token(&mut self, arguments: &[Bytes]) -> Result<Reply, Failure> {
+        match arguments {
+            [] => Ok(self.token.map_or(Reply::Nil, |token| Reply::text(Token(token).to_string()))),
+            [token] => {
+                self.token = newer(self.token, Token::parse(token)?.0);
+                Ok(Reply::OK)
+            }
+            _ => Err(Failure::SYNTAX),
+        }
+    }
+
+    /// `SCID.LAST`: the level and the commit of the last read.
+    pub(crate) fn last(&self) -> Reply {
+        self.last.map_or(Reply::Nil, |last| Reply::Map(last.pairs()))
+    }
+}
+
+/// Reads a level.
+pub(crate) fn wanted(text: &[u8]) -> Result<Wanted, Failure> {
+    let level = std::str::from_utf8(text).ok().and_then(Wanted::parse);
+    level.ok_or(Failure::fixed("ERR a level is 1, 2, 3, 4, 5 or AUTO"))
+}

@@ -1,0 +1,189 @@
+//! `WATCH` and `EXEC`, on the transactions of the engine.
+//!
+//! Invariants:
+//! 1. `EXEC` takes effect at one moment, or not at all. Its reads are validated with its writes, and it runs again
+//!    after a conflict with another writer.
+//! 2. It has no effect if a watched key was written after its `WATCH`. It may be refused without that, if the key did not
+//!    exist and a flush came between; the client repeats it in any case.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use siltstone::{Durability, ErrorKind, Partition, Transaction};
+
+use crate::commands::{COMMANDS, Kind};
+use crate::execute::{created, data};
+use crate::failure::{Failure, Patience};
+use crate::level::Asked;
+use crate::node::{Primary, Role};
+use crate::reads::{Read, read};
+use crate::reply::Reply;
+use crate::session::{Queued, Session, Watched};
+use crate::shared::Shared;
+use crate::view::{Source, View};
+
+/// Pauses after the attempt with this number has failed.
+pub(crate) fn pause(attempt: u32) {
+    if attempt < 4 {
+        std::thread::yield_now();
+    } else {
+        std::thread::park_timeout(Duration::from_micros(50 << attempt.min(8)));
+    }
+}
+
+/// `WATCH key...`.
+pub(crate) fn watch(
+    shared: &Shared,
+    session: &mut Session,
+    keys: &[Bytes],
+) -> Result<Reply, Failure> {
+    if session.queue.is_some() {
+        return Err(Failure::fixed("ERR WATCH inside MULTI is not allowed"));
+    }
+    let role = shared.node.role();
+    let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
+    if session.watched.len() + keys.len() > shared.options.limits.transaction_commands {
+        return Err(Failure::fixed("LIMIT the transaction watches too many keys"));
+    }
+    let now = primary.latest();
+    session.watched.extend(keys.iter().map(|key| Watched {
+        partition: session.partition.clone(),
+        key: key.clone(),
+        seen: now.seq,
+        epoch: now.epoch,
+    }));
+    Ok(Reply::OK)
+}
+
+/// `EXEC`.
+pub(crate) fn exec(
+    shared: &Shared,
+    session: &mut Session,
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    if session.queue.is_none() {
+        return Err(Failure::fixed("ERR EXEC without MULTI"));
+    }
+    if session.is_queue_broken {
+        session.end_transaction();
+        let text = "EXECABORT Transaction discarded because of previous errors.";
+        return Err(Failure::fixed(text));
+    }
+    if patience == Patience::MustNotWait {
+        return Err(Failure::MayWait);
+    }
+    let queue = session.queue.take().unwrap_or_default();
+    let done = match &*shared.node.role() {
+        Role::Primary(primary) => commit(shared, session, primary, &queue),
+        Role::Reader(_) => read_only(shared, session, &queue),
+    };
+    session.end_transaction();
+    done
+}
+
+fn commit(
+    shared: &Shared,
+    session: &mut Session,
+    primary: &Primary,
+    queue: &[Queued],
+) -> Result<Reply, Failure> {
+    let writes = queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change);
+    let partition = match primary.partition(&session.partition, false)? {
+        None if writes => Some(created(primary, &session.partition)?),
+        known => known,
+    };
+    // What was watched under another primary may have changed.
+    if session.watched.iter().any(|watched| watched.epoch != primary.epoch) {
+        return Ok(Reply::NilArray);
+    }
+    let mut attempt = 0;
+    loop {
+        let mut transaction = watching(primary, session)?;
+        let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue)?;
+        match transaction.commit(Durability::Os) {
+            Ok(commit) => {
+                // Also of a transaction that only reads: it must not be served by a fenced primary.
+                if primary.db.is_fenced() && !writes {
+                    return Err(Failure::Fenced);
+                }
+                session.wrote(commit);
+                return Ok(Reply::Array(replies));
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !session.watched.is_empty() {
+            let unchanged = watching(primary, session)?.commit(Durability::Os);
+            match unchanged {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Conflict => return Ok(Reply::NilArray),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        attempt += 1;
+        pause(attempt);
+    }
+}
+
+/// A transaction that commits only if the watched keys have not changed.
+fn watching(primary: &Primary, session: &Session) -> Result<Transaction, Failure> {
+    let mut transaction = primary.db.transaction();
+    for watched in &session.watched {
+        if let Some(partition) = primary.partition(&watched.partition, false)? {
+            transaction.require(&partition, &watched.key, watched.seen);
+        }
+    }
+    Ok(transaction)
+}
+
+/// Runs the commands. The error of one is its reply, as in Redis, and the others take effect.
+fn replies(
+    shared: &Shared,
+    session: &Session,
+    transaction: &mut Transaction,
+    partition: Option<&Partition>,
+    queue: &[Queued],
+) -> Result<Vec<Reply>, Failure> {
+    let expiry = shared.expiry_of(&session.partition);
+    let mut replies = Vec::with_capacity(queue.len());
+    let mut bytes = 0;
+    for Queued { command, arguments } in queue {
+        let source = match partition {
+            Some(partition) => Source::Transaction(transaction, partition),
+            None => Source::Nothing,
+        };
+        let mut view = View { source, expiry };
+        let done = data(shared, &COMMANDS[*command], &mut view, &session.partition, arguments);
+        let reply = match done {
+            Ok(reply) => reply,
+            Err(Failure::Fenced) => return Err(Failure::Fenced),
+            Err(failure) => failure.reply(),
+        };
+        bytes += reply.len();
+        let most = shared.options.limits.reply_bytes;
+        if bytes > most {
+            return Err(crate::strings::too_large(most));
+        }
+        replies.push(reply);
+    }
+    Ok(replies)
+}
+
+/// A transaction of reads, which a reader serves at one moment.
+fn read_only(shared: &Shared, session: &mut Session, queue: &[Queued]) -> Result<Reply, Failure> {
+    if queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change) {
+        return Err(shared.node.read_only());
+    }
+    let wish = Read { asked: Asked::default(), is_many: true, patience: Patience::MayWait };
+    let partition = session.partition.clone();
+    read(shared, session, &wish, |view| {
+        let mut replies = Vec::with_capacity(queue.len());
+        for Queued { command, arguments } in queue {
+            match data(shared, &COMMANDS[*command], view, &partition, arguments) {
+                Err(Failure::Refused(text)) => replies.push(Reply::Error(text)),
+                done => replies.push(done?),
+            }
+        }
+        Ok(Reply::Array(replies))
+    })
+}

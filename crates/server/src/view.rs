@@ -1,0 +1,184 @@
+//! [`View`]: one partition, as one command sees it and changes it.
+//!
+//! The commands on data (`strings.rs`, `keys.rs`) are written once, for a primary, for a transaction and for a reader.
+//!
+//! Invariants:
+//! 1. A command that changes a key because of its value requires, at its commit, that the value is still that one.
+//! 2. In a partition with expiry a stored value begins with the time of its expiry in milliseconds since 1970, 8 bytes
+//!    big-endian, 0 for never (the rule of `node.rs`). An entry is not there from this time on.
+
+use std::collections::HashSet;
+
+use siltstone::secondary::Reading;
+use siltstone::{Batch, Cursor, Partition, PartitionSnapshot, Readable, SeqNo, Slice, Transaction};
+
+use crate::failure::Failure;
+
+/// Bytes of the time before a value.
+const TIME_BYTES: usize = 8;
+
+/// A value, and the time of its expiry.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) value: Slice,
+    /// Milliseconds since 1970; 0 for never.
+    pub(crate) expires: u64,
+}
+
+/// The changes of one command outside of a transaction.
+pub(crate) struct Change<'a> {
+    pub(crate) partition: &'a Partition,
+    pub(crate) batch: Batch,
+    /// Before each read: the read may be newer, and the commit is then refused without need.
+    pub(crate) read_at: SeqNo,
+    pub(crate) read_count: usize,
+    deleted: HashSet<Vec<u8>>,
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn new(partition: &'a Partition, batch: Batch, read_at: SeqNo) -> Change<'a> {
+        Change { partition, batch, read_at, read_count: 0, deleted: HashSet::new() }
+    }
+}
+
+/// The source of a view.
+pub(crate) enum Source<'a> {
+    /// Nothing: the partition does not exist.
+    Nothing,
+    /// The newest state, for commands that look once.
+    Live(&'a Partition),
+    /// One state, for commands that look several times.
+    Snapshot(PartitionSnapshot),
+    /// The state of a reader.
+    Reading(&'a Reading),
+    Change(Change<'a>),
+    Transaction(&'a mut Transaction, &'a Partition),
+}
+
+/// One partition, as one command sees it.
+pub(crate) struct View<'a> {
+    pub(crate) source: Source<'a>,
+    /// The time now, if the entries of the partition expire.
+    pub(crate) expiry: Option<u64>,
+}
+
+impl View<'_> {
+    /// Returns the value of `key` as it is stored.
+    fn stored(&mut self, key: &[u8]) -> Result<Option<Slice>, Failure> {
+        Ok(match &mut self.source {
+            Source::Nothing => None,
+            Source::Live(partition) => partition.get(key)?,
+            Source::Snapshot(snapshot) => snapshot.get(key)?,
+            Source::Reading(reading) => reading.get(key)?,
+            Source::Change(change) => {
+                if change.deleted.contains(key) {
+                    return Ok(None);
+                }
+                change.read_count += 1;
+                let Change { partition, batch, read_at, .. } = change;
+                batch.of(partition).require(key, *read_at);
+                partition.get(key)?
+            }
+            Source::Transaction(transaction, partition) => transaction.get(partition, key)?,
+        })
+    }
+
+    fn found(&self, stored: Slice) -> Option<Found> {
+        let Some(now) = self.expiry else { return Some(Found { value: stored, expires: 0 }) };
+        let Some((time, value)) = stored.split_first_chunk::<TIME_BYTES>() else {
+            // Too short for a time, so another program wrote it.
+            return Some(Found { value: stored, expires: 0 });
+        };
+        let expires = u64::from_be_bytes(*time);
+        let is_there = expires == 0 || expires > now;
+        is_there.then(|| Found { value: Slice::from(value), expires })
+    }
+
+    /// Returns the value of `key` with its time.
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Result<Option<Found>, Failure> {
+        let stored = self.stored(key)?;
+        Ok(stored.and_then(|stored| self.found(stored)))
+    }
+
+    /// Returns the value of `key`.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Slice>, Failure> {
+        Ok(self.entry(key)?.map(|found| found.value))
+    }
+
+    /// Returns whether `key` exists.
+    pub(crate) fn contains(&mut self, key: &[u8]) -> Result<bool, Failure> {
+        match &self.source {
+            // The place of a large value is enough.
+            Source::Live(partition) if self.expiry.is_none() => Ok(partition.contains(key)?),
+            Source::Snapshot(snapshot) if self.expiry.is_none() => Ok(snapshot.contains(key)?),
+            Source::Reading(reading) if self.expiry.is_none() => Ok(reading.contains(key)?),
+            _ => Ok(self.get(key)?.is_some()),
+        }
+    }
+
+    /// Sets `key` to `value`, which expires at `expires`, or never if that is 0.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires: u64) -> Result<(), Failure> {
+        if self.expiry.is_none() {
+            if expires > 0 {
+                let text = "ERR the entries of this partition do not expire: start the primary with --expire";
+                return Err(Failure::fixed(text));
+            }
+            return self.put_stored(key, value);
+        }
+        let mut stored = Vec::with_capacity(TIME_BYTES + value.len());
+        stored.extend_from_slice(&expires.to_be_bytes());
+        stored.extend_from_slice(value);
+        self.put_stored(key, &stored)
+    }
+
+    fn put_stored(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        match &mut self.source {
+            Source::Change(change) => {
+                change.batch.of(change.partition).put(key, value);
+                Ok(())
+            }
+            Source::Transaction(transaction, partition) => {
+                transaction.put(partition, key, value);
+                Ok(())
+            }
+            _ => Err(Failure::fixed("READONLY the command writes, and reads only were prepared")),
+        }
+    }
+
+    /// Deletes `key`.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), Failure> {
+        match &mut self.source {
+            Source::Change(change) => {
+                change.batch.of(change.partition).delete(key);
+                change.deleted.insert(key.to_vec());
+                Ok(())
+            }
+            Source::Transaction(transaction, partition) => {
+                transaction.delete(partition, key);
+                Ok(())
+            }
+            _ => Err(Failure::fixed("READONLY the command writes, and reads only were prepared")),
+        }
+    }
+
+    /// Returns a cursor over all keys; `None` if there is no partition.
+    pub(crate) fn cursor(&self) -> Result<Option<Cursor>, Failure> {
+        match &self.source {
+            Source::Nothing => Ok(None),
+            Source::Live(partition) => Ok(Some(partition.cursor())),
+            Source::Snapshot(snapshot) => Ok(Some(snapshot.cursor())),
+            Source::Reading(reading) => Ok(Some(reading.cursor())),
+            Source::Change(_) | Source::Transaction(..) => {
+                Err(Failure::error("a command over many keys is not supported here"))
+            }
+        }
+    }
+
+    /// Returns whether the entry at a cursor is there.
+    pub(crate) fn is_there(&self, cursor: &Cursor) -> Result<bool, Failure> {
+        if self.expiry.is_none() {
+            return Ok(true);
+        }
+        Ok(self.found(cursor.value_slice()?).is_some())
+    }
+}

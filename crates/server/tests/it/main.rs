@@ -1,0 +1,14 @@
+//! A server in this process, and clients that read its replies with `resp-rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test that unwraps in vain has failed")]
+
+mod client;
+mod commands;
+mod hostile;
+mod levels;
+mod limits;
+mod linear;
+mod model;
+mod model_state;
+mod operations;
+mod roles;

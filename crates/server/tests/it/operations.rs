@@ -1,0 +1,145 @@
+//! Users, metrics, health, many connections, and the end of a server.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use server::{Place, Role, Server, Users};
+
+use crate::client::{Client, encoded, options, primary, reader, text};
+use crate::commands::check;
+
+fn http(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    http(address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+}
+
+#[test]
+fn users_do_what_they_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.users =
+        Users::parse("alice secret read=users write=posts\nroot key write=*\n").unwrap();
+    let server = Server::start(Place::folder(folder.path()), Role::Primary, options).unwrap();
+    let mut client = Client::new(&server);
+    check(
+        &mut client,
+        &[
+            ("GET a", "-NOAUTH~"),
+            ("PING", "-NOAUTH~"),
+            ("SCID.PROMOTE", "-NOAUTH~"),
+            ("HELLO 3", "-NOAUTH~"),
+            ("AUTH alice wrong", "-WRONGPASS~"),
+            ("AUTH secret", "-WRONGPASS~"),
+            ("HELLO 2 AUTH alice secret", "[server~"),
+            ("GET a", "-NOPERM this user may not read partition \"default\""),
+            ("SELECT users", "OK"),
+            ("GET a", "nil"),
+            ("SET a 1", "-NOPERM~"),
+            ("MULTI", "OK"),
+            ("SET a 1", "-NOPERM~"),
+            ("EXEC", "-EXECABORT~"),
+            ("SELECT posts", "OK"),
+            ("SET a 1", "OK"),
+            ("GET a", "1"),
+            ("SCID.LAG users", "-ERR there is no partition~"),
+            ("SCID.LAG default", "-NOPERM~"),
+            ("SCID.LAG", "[posts~"),
+            ("SCID.PROMOTE", "-NOPERM~"),
+            ("AUTH root key", "OK"),
+            ("SCID.PROMOTE", "1-~"),
+            ("SCID.LAG", "[default~"),
+        ],
+    );
+    server.stop().unwrap();
+}
+
+#[test]
+fn figures_and_health_are_on_their_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.http = Some("127.0.0.1:0".to_owned());
+    let server =
+        Server::start(Place::folder(folder.path()), Role::Primary, options.clone()).unwrap();
+    let follower = Server::start(Place::folder(folder.path()), Role::Reader, options).unwrap();
+    let address = server.http_address().unwrap();
+    let mut client = Client::new(&server);
+    check(
+        &mut client,
+        &[("SET a 1", "OK"), ("GET a", "1"), ("GET a", "1"), ("INCR b", "1"), ("SET b x", "OK")],
+    );
+    check(&mut client, &[("INCR b", "-ERR~"), ("SCID.GET a LEVEL 5", "1")]);
+    let text = get(address, "/metrics");
+    for line in [
+        "siltstone_up 1",
+        "siltstone_primary 1",
+        "siltstone_clients 1",
+        "siltstone_reads_total{level=\"1\"} 2",
+        "siltstone_reads_total{level=\"5\"} 1",
+        "siltstone_errors_total{command=\"INCR\"} 1",
+        "siltstone_command_seconds_count{command=\"INCR\"} 2",
+        "siltstone_command_seconds_bucket{command=\"GET\",le=\"+Inf\"} 2",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+    }
+    check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "1")]);
+    let of_reader = get(follower.http_address().unwrap(), "/metrics");
+    assert!(of_reader.contains("siltstone_lag_operations{partition=\"default\"} 0"), "{of_reader}");
+    assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(get(address, "/readyz?x=1").ends_with("ready\n"));
+    assert!(get(address, "/other").starts_with("HTTP/1.1 404"));
+    assert!(http(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    assert!(http(address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    check(&mut Client::new(&follower), &[("SCID.PROMOTE", "~")]);
+    assert!(get(address, "/readyz").starts_with("HTTP/1.1 503"));
+    follower.stop().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn hundreds_of_connections_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    // Two handles for each, in one process.
+    let mut clients: Vec<Client> = (0..400).map(|_| Client::new(&server)).collect();
+    let request = encoded(&["INCR", "n"]);
+    clients.iter_mut().for_each(|client| client.send(&request));
+    let mut found: Vec<u64> = clients
+        .iter_mut()
+        .map(|client| text(&client.receive().unwrap()).parse().unwrap())
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, (1..=400).collect::<Vec<u64>>());
+    server.stop().unwrap();
+}
+
+#[test]
+fn what_was_received_before_the_end_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    let mut idle = Client::new(&server);
+    check(&mut idle, &[("PING", "PONG")]);
+    let mut bytes = Vec::new();
+    (0..500).for_each(|_| bytes.extend_from_slice(&encoded(&["INCR", "n"])));
+    client.send(&bytes);
+    assert_eq!(text(&client.receive().unwrap()), "1");
+    let address = server.address();
+    server.stop().unwrap();
+    assert_eq!(idle.receive(), None);
+    let mut last = 1;
+    while let Some(reply) = client.receive() {
+        last = text(&reply).parse().unwrap();
+    }
+    // Each write that was answered is there, and none after it.
+    let server = reader(folder.path());
+    check(&mut Client::new(&server), &[("SCID.GET n LEVEL 1", &last.to_string())]);
+    assert!(TcpStream::connect(address).is_err());
+    server.stop().unwrap();
+}

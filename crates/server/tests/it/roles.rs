@@ -1,0 +1,104 @@
+//! Readers that refuse writes, promotions, and databases in a bucket.
+
+use std::path::Path;
+
+use remote::Remote;
+use server::{Acknowledge, Place, Role, Server};
+
+use crate::client::{Client, options, primary, reader};
+use crate::commands::check;
+
+#[test]
+fn a_reader_names_the_primary_and_is_promoted_while_its_connections_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = primary(folder.path());
+    let mut options = options();
+    options.follow = Some(std::time::Duration::from_millis(1));
+    let new = Server::start(Place::folder(folder.path()), Role::Reader, options).unwrap();
+    let mut before = Client::new(&old);
+    let mut after = Client::new(&new);
+    check(&mut before, &[("SET a 1", "OK"), ("SCID.TOKEN", "1-~")]);
+    let token = before.text("SCID.TOKEN");
+    let address = old.address().to_string();
+    // The address comes with the next sync.
+    while !after.text("SET a 2").ends_with(&address) {
+        assert!(after.text("SET a 2").starts_with("-READONLY"));
+    }
+    check(&mut after, &[("SCID.PROMOTE", "~"), ("SET a 2", "OK"), ("SCID.PROMOTE", "~")]);
+    // A token of the epoch before is known, and one that no commit has is not.
+    check(
+        &mut after,
+        &[(&format!("SCID.GET a TOKEN {token}"), "2"), ("SCID.GET a TOKEN 1-99", "-SESSIONLOST~")],
+    );
+    let address = new.address().to_string();
+    check(&mut before, &[("GET a", "2"), (&format!("SCID.GET a TOKEN {token}"), "2")]);
+    assert!(before.text("SET a 3").ends_with(&address), "{}", before.text("SET a 3"));
+    let newest = after.text("SCID.TOKEN");
+    check(&mut before, &[(&format!("SCID.GET a TOKEN {newest}"), "2")]);
+    // And back.
+    check(&mut before, &[("SCID.PROMOTE", "~"), ("INCR a", "3")]);
+    check(
+        &mut after,
+        &[("GET a", "3"), ("MULTI", "OK"), ("SET a 9", "-READONLY~"), ("EXEC", "-EXECABORT~")],
+    );
+    old.stop().unwrap();
+    new.stop().unwrap();
+}
+
+#[test]
+fn a_transaction_over_a_promotion_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = primary(folder.path());
+    let new = reader(folder.path());
+    let mut client = Client::new(&old);
+    check(
+        &mut client,
+        &[("SET a 1", "OK"), ("WATCH a", "OK"), ("MULTI", "OK"), ("INCR a", "QUEUED")],
+    );
+    check(&mut Client::new(&new), &[("SCID.PROMOTE", "~")]);
+    check(
+        &mut client,
+        &[("EXEC", "-READONLY~"), ("EXEC", "-ERR EXEC without MULTI"), ("GET a", "1")],
+    );
+    // What was watched under another primary is not known to be the same.
+    check(&mut Client::new(&new), &[("WATCH a", "OK")]);
+    new.stop().unwrap();
+    old.stop().unwrap();
+}
+
+fn bucket(url: &str, folders: &Path, name: &str) -> Place {
+    Place::bucket(Remote::url(url).unwrap(), Some(folders.join(name)))
+}
+
+#[test]
+fn a_bucket_is_served_and_taken_over() {
+    let store = tempfile::tempdir().unwrap();
+    let folders = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", store.path().display());
+    let mut options = options();
+    options.acknowledge = Acknowledge::Sync;
+    let old = Server::start(bucket(&url, folders.path(), "first"), Role::Primary, options.clone())
+        .unwrap();
+    let mut before = Client::new(&old);
+    check(
+        &mut before,
+        &[
+            ("SET a 1", "OK"),
+            ("GET a", "1"),
+            ("SCID.LAST", "[level 3~"),
+            ("SCID.GET a LEVEL 1", "-UNSUPPORTED the primary of a bucket~"),
+            ("SCID.GET a LEVEL 4", "1"),
+        ],
+    );
+    let new = Server::start(bucket(&url, folders.path(), "second"), Role::Reader, options).unwrap();
+    let mut after = Client::new(&new);
+    check(&mut after, &[("SCID.GET a LEVEL 1", "1"), ("SET a 2", "-READONLY~")]);
+    check(&mut before, &[("SET a 2", "OK")]);
+    check(&mut after, &[("SCID.GET a LEVEL 1", "2"), ("SCID.PROMOTE", "~"), ("INCR a", "3")]);
+    // The old primary finds out with its next write.
+    let refused = before.text("SET a 9");
+    assert!(refused.starts_with("-READONLY"), "{refused}");
+    check(&mut before, &[("SCID.GET a LEVEL 1", "3")]);
+    new.stop().unwrap();
+    old.stop().unwrap();
+}
