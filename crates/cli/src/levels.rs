@@ -16,8 +16,10 @@ use crate::engine::{Existing, partition_names};
 use crate::output::{Failure, Output, note};
 use crate::stats::bytes;
 
-/// Longest key that is printed in a table for people, in characters.
-const KEY_CHARS_MAX: usize = 28;
+/// Longest key that is printed in a table for people, in characters: two of them fit into a line of 80.
+const KEY_CHARS_MAX: usize = 13;
+/// The end of a key that is cut.
+const CUT: &str = "..";
 
 /// Arguments of `levels`.
 #[derive(Debug, clap::Args)]
@@ -109,45 +111,48 @@ fn range(tables: &[PlacedTable]) -> Option<(&[u8], &[u8])> {
 /// A key for people: escaped, and cut where it is long.
 fn short_key(key: &[u8]) -> String {
     let text = Bytes::Text.text(key);
-    match text.char_indices().nth(KEY_CHARS_MAX) {
-        Some((at, _)) => format!("{}...", &text[..at]),
-        None => text,
+    if text.chars().count() <= KEY_CHARS_MAX {
+        return text;
     }
+    let kept: String = text.chars().take(KEY_CHARS_MAX - CUT.len()).collect();
+    kept + CUT
 }
 
+/// At most 80 columns wide, unless the name of a partition is longer.
 fn text(shapes: &[PartitionShape], each_table: bool) -> String {
     let mut text = format!(
-        "{:<20} {:>5} {:>7} {:>11} {:>10} {:>10}  keys",
-        "partition", "level", "tables", "size", "entries", "tombstones"
+        "{:>5} {:>7} {:>11} {:>10} {:>10}  keys",
+        "level", "tables", "size", "entries", "tombstones"
     );
     for shape in shapes {
-        let name = shape.partition.escape_debug().to_string();
-        let mut row = |level: &str, tables: &[PlacedTable], count: &str| {
-            let sum = Sum::of(tables);
-            let keys = range(tables).map_or(String::new(), |(first, last)| {
-                format!("{} to {}", short_key(first), short_key(last))
-            });
-            let line = format!(
-                "\n{name:<20} {level:>5} {count:>7} {:>11} {:>10} {:>10}  {keys}",
-                bytes(sum.bytes),
-                sum.entries,
-                sum.tombstones,
-            );
-            text.push_str(line.trim_end());
-        };
+        let _ = write!(text, "\npartition {}", shape.partition.escape_debug());
         if shape.tables.is_empty() {
-            row("-", &[], "0");
+            text.push_str(&row("-", &[], "0"));
         }
         for (level, tables) in shape.levels() {
-            row(&level.to_string(), tables, &tables.len().to_string());
+            text.push_str(&row(&level.to_string(), tables, &tables.len().to_string()));
             for table in tables.iter().filter(|_| each_table) {
-                let mut number = String::new();
-                let _ = write!(number, "#{}", table.meta.file);
-                row("", std::slice::from_ref(table), &number);
+                let number = format!("#{}", table.meta.file);
+                text.push_str(&row("", std::slice::from_ref(table), &number));
             }
         }
     }
     text
+}
+
+/// A line about some tables.
+fn row(level: &str, tables: &[PlacedTable], count: &str) -> String {
+    let sum = Sum::of(tables);
+    let keys = range(tables).map_or(String::new(), |(first, last)| {
+        format!("{} to {}", short_key(first), short_key(last))
+    });
+    let line = format!(
+        "\n{level:>5} {count:>7} {:>11} {:>10} {:>10}  {keys}",
+        bytes(sum.bytes),
+        sum.entries,
+        sum.tombstones,
+    );
+    line.trim_end().to_owned()
 }
 
 fn table_json(PlacedTable { meta, .. }: &PlacedTable) -> Value {
