@@ -3,11 +3,11 @@
 
 use std::ffi::OsString;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use siltstone::ExportOptions;
 use siltstone::stream::{StreamExport, StreamFormat};
+use siltstone::{ErrorKind, ExportOptions};
 
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
@@ -37,7 +37,12 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
             args.database.display()
         )));
     }
-    let existing = Existing::open(&args.database, &Writing::default(), "checkpoint")?;
+    let existing = match Existing::open(&args.database, &Writing::default(), "checkpoint") {
+        Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
+            return Err(Failure::Io(written_by_another(&args.database, &args.folder)));
+        }
+        opened => opened?,
+    };
     progress::during(
         "copying",
         || progress::folder_bytes(&args.folder),
@@ -48,6 +53,18 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     out.line(format_args!("checkpoint in {folder}"), &json!({ "checkpoint": folder }))?;
     out.finish()?;
     Ok(existing.close()?)
+}
+
+/// The reason why a database that another process writes has no checkpoint by this command. A checkpoint flushes all
+/// partitions first and links the tables, so that the copy needs no log; a reader cannot make the writer flush.
+fn written_by_another(database: &Path, folder: &Path) -> String {
+    let database = database.display();
+    let folder = folder.display();
+    format!(
+        "another process writes {database}, and a checkpoint begins with a flush, which only that process can do\n  \
+         that process makes one by `Db::checkpoint`; this copies what it has committed, entry by entry:\n  \
+         siltstone export {database} - --format stream --all-partitions | siltstone import {folder} -"
+    )
 }
 
 /// Arguments of `export`.
