@@ -41,7 +41,7 @@ const PARTS: [Part; 22] = [
     users("crates/server/", [0, 0, 0]),
     users("crates/streams/", [0, 0, 0]),
     users("crates/typed/", [0, 0, 0]),
-    users("crates/cli/", [0, 14, 0]),
+    users("crates/cli/", [0, 13, 0]),
     tests("crates/lsm-core/", [0, 29, 0]),
     tests("crates/metahive/", [0, 12, 0]),
     tests("crates/largeval/", [0, 0, 0]),

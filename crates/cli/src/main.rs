@@ -12,14 +12,17 @@ mod bench;
 mod bucket;
 mod bytes;
 mod chunks;
+mod diff;
 mod dump;
 mod engine;
 mod exchange;
 mod explain;
+mod gaps;
 mod levels;
 mod load;
 mod moment;
 mod output;
+mod partition;
 mod parts;
 mod progress;
 mod promote;
@@ -35,6 +38,7 @@ mod svg;
 mod verify;
 mod write;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -76,6 +80,17 @@ enum Command {
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
+    /// Creates, drops or clears a partition, or shows and changes its options
+    #[command(subcommand)]
+    Partition(partition::PartitionCommand),
+    /// Prints the keys that differ between two databases
+    ///
+    /// `<` is only in the first, `>` only in the second, `!` has another value. The exit status is 0 if nothing differs, and 1
+    /// otherwise. Databases that other processes write are compared as of the start.
+    Diff(diff::Args),
+    /// Lists ranges of lost entries, repairs them, or accepts the loss
+    #[command(subcommand)]
+    Gaps(gaps::GapsCommand),
     /// Reads every file of the database and reports all damage
     ///
     /// The command opens the database, which recovers it, unless another process writes it or the folder
@@ -125,6 +140,8 @@ enum Command {
     Remote(remotes::RemoteCommand),
     /// Prints a completion script for a shell
     Completions(Completions),
+    /// Writes the manual pages into a folder, one for each subcommand
+    Man(Man),
 }
 
 /// Arguments of `completions`.
@@ -143,6 +160,18 @@ fn completions(args: &Completions) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Arguments of `man`.
+#[derive(Debug, clap::Args)]
+struct Man {
+    /// The folder, which must exist, such as `/usr/local/share/man/man1`
+    folder: PathBuf,
+}
+
+fn man(args: &Man) -> Result<(), Failure> {
+    let written = clap_mangen::generate_to(Cli::command(), &args.folder);
+    written.map_err(|e| Failure::io("write manual pages into", &args.folder, &e))
+}
+
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Bench(args) => bench::run(&args),
@@ -155,6 +184,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Compact(args) => admin::compact(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Partitions(args) => admin::partitions(&args),
+        Command::Partition(command) => partition::run(&command),
+        Command::Diff(args) => diff::run(&args),
+        Command::Gaps(command) => gaps::run(&command),
         Command::Verify(args) => verify::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -171,6 +203,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Promote(args) => promote::run(&args),
         Command::Remote(command) => remotes::run(&command),
         Command::Completions(args) => completions(&args),
+        Command::Man(args) => man(&args),
     }
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
 mod runner;
+mod verbs;
 
 use std::io::Write;
 use std::path::Path;

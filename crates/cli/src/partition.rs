@@ -1,0 +1,234 @@
+//! `partition`: creates, drops and clears a partition, and shows and changes its options.
+//!
+//! Invariant: an option that is not named keeps its value.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use siltstone::{
+    Compression, Durability, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+};
+
+use crate::bench::folder::parse_bytes;
+use crate::bucket::ReadLength;
+use crate::engine::{Existing, Making, Writing};
+use crate::output::{Failure, Output};
+
+/// The subcommands of `partition`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PartitionCommand {
+    /// Creates a partition, which must not exist, and the database if necessary
+    Create(CreateArgs),
+    /// Prints the options of a partition
+    Show(NameArgs),
+    /// Changes options of a partition; those that are not named keep their values
+    ///
+    /// Tables get the new options when compactions write them again (`siltstone compact`).
+    Set(SetArgs),
+    /// Deletes all entries of a partition, in one operation
+    Clear(ChangeArgs),
+    /// Drops a partition with its entries and its options
+    Drop(ChangeArgs),
+}
+
+/// A partition of a database.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// Name of the partition
+    name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `partition create`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    named: NameArgs,
+    #[command(flatten)]
+    options: OptionArgs,
+    /// Keep no log: entries are durable after a flush only
+    #[arg(long)]
+    unlogged: bool,
+    #[command(flatten)]
+    making: Making,
+}
+
+/// Arguments of `partition set`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    named: NameArgs,
+    #[command(flatten)]
+    options: OptionArgs,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Arguments of `partition clear` and `partition drop`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChangeArgs {
+    #[command(flatten)]
+    named: NameArgs,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// The options of a partition that can be changed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OptionArgs {
+    /// Compression of tables
+    #[arg(long, value_enum)]
+    compression: Option<Codec>,
+    /// Size of a block of a table
+    #[arg(long, value_name = "BYTES", value_parser = parse_u32_bytes)]
+    block_bytes: Option<u32>,
+    /// Bits of a Bloom filter for each key; 0 for none
+    #[arg(long, value_name = "BITS")]
+    bloom_bits: Option<u32>,
+    /// Size at which a table ends
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    table_bytes: Option<u64>,
+    /// Tables of level 0 that begin a compaction
+    #[arg(long, value_name = "TABLES")]
+    level0_tables: Option<u32>,
+    /// Target of the first level below level 0
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    level_base_bytes: Option<u64>,
+    /// Ratio of the targets of neighbouring levels
+    #[arg(long, value_name = "RATIO")]
+    level_multiplier: Option<u32>,
+    /// Store a checksum with every entry (MetaHive), in the place of other hooks
+    #[arg(long)]
+    metahive: bool,
+    /// Keep large values in chunk files, in the place of other hooks
+    #[arg(long)]
+    large_values: bool,
+}
+
+/// A compression of tables.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Codec {
+    None,
+    Lz4,
+}
+
+fn parse_u32_bytes(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_bytes(text)?).map_err(|_| format!("{text} is too large"))
+}
+
+impl OptionArgs {
+    fn apply(&self, mut options: PartitionOptions) -> PartitionOptions {
+        if let Some(codec) = self.compression {
+            options = options.compression(match codec {
+                Codec::None => Compression::None,
+                Codec::Lz4 => Compression::Lz4,
+            });
+        }
+        if let Some(bytes) = self.block_bytes {
+            options = options.block_bytes(bytes);
+        }
+        if let Some(bits) = self.bloom_bits {
+            options = options.bloom_bits_per_key(bits);
+        }
+        if let Some(bytes) = self.table_bytes {
+            options = options.table_bytes(bytes);
+        }
+        if let Some(tables) = self.level0_tables {
+            options = options.level0_tables(tables);
+        }
+        if let Some(bytes) = self.level_base_bytes {
+            options = options.level_base_bytes(bytes);
+        }
+        if let Some(ratio) = self.level_multiplier {
+            options = options.level_multiplier(ratio);
+        }
+        if self.metahive {
+            options = options.metahive(MetaHiveOptions::default());
+        }
+        if self.large_values {
+            options = options.large_values(LargeValueOptions::default());
+        }
+        options
+    }
+}
+
+/// Runs a subcommand of `partition`.
+pub(crate) fn run(command: &PartitionCommand) -> Result<(), Failure> {
+    match command {
+        PartitionCommand::Create(args) => create(args),
+        PartitionCommand::Show(NameArgs { database, name, json }) => {
+            let existing = Existing::open_to_read(database, ReadLength::Short)?;
+            print(&existing.partition(name)?, *json)?;
+            Ok(existing.close()?)
+        }
+        PartitionCommand::Set(SetArgs { named, options, writing }) => {
+            let existing = Existing::open(&named.database, writing, "partition set")?;
+            let changed = options.apply(existing.partition(&named.name)?.options());
+            print(&existing.db.partition_with(&named.name, changed)?, named.json)?;
+            Ok(existing.close()?)
+        }
+        PartitionCommand::Clear(ChangeArgs { named, writing }) => {
+            let existing = Existing::open(&named.database, writing, "partition clear")?;
+            existing.partition(&named.name)?.clear_with(Durability::Sync)?;
+            say("cleared", named)?;
+            Ok(existing.close()?)
+        }
+        PartitionCommand::Drop(ChangeArgs { named, writing }) => {
+            let existing = Existing::open(&named.database, writing, "partition drop")?;
+            existing.partition(&named.name)?;
+            existing.db.drop_partition(&named.name)?;
+            say("dropped", named)?;
+            Ok(existing.close()?)
+        }
+    }
+}
+
+fn create(args: &CreateArgs) -> Result<(), Failure> {
+    let CreateArgs { named, options, unlogged, making } = args;
+    let written = making.open(&named.database, "partition create")?;
+    if written.db.has_partition(&named.name) {
+        let text = format!("partition {:?} exists; `partition set` changes it", named.name);
+        return Err(Failure::Usage(text));
+    }
+    let options = options.apply(PartitionOptions::new().logged(!unlogged));
+    print(&written.db.partition_with(&named.name, options)?, named.json)?;
+    Ok(written.close()?)
+}
+
+fn say(deed: &str, named: &NameArgs) -> Result<(), Failure> {
+    let mut out = Output::new(named.json);
+    out.line(format_args!("{deed} {}", named.name), &json!({ deed: named.name }))?;
+    out.finish()
+}
+
+/// Prints the options of a partition.
+fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
+    let options = partition.options();
+    let compression = match options.get_compression() {
+        Compression::None => "none",
+        _ => "lz4",
+    };
+    let rows: [(&str, Value); 9] = [
+        ("partition", partition.name().into()),
+        ("logged", options.get_logged().into()),
+        ("compression", compression.into()),
+        ("block_bytes", options.get_block_bytes().into()),
+        ("bloom_bits", options.get_bloom_bits_per_key().into()),
+        ("table_bytes", options.get_table_bytes().into()),
+        ("level0_tables", options.get_level0_tables().into()),
+        ("level_base_bytes", options.get_level_base_bytes().into()),
+        ("level_multiplier", options.get_level_multiplier().into()),
+    ];
+    let text: Vec<String> = rows
+        .iter()
+        .map(|(name, value)| format!("{name:<17} {}", value.to_string().trim_matches('"')))
+        .collect();
+    let object = rows.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let mut out = Output::new(is_json);
+    out.line(text.join("\n"), &Value::Object(object))?;
+    out.finish()
+}

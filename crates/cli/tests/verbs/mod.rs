@@ -1,0 +1,117 @@
+//! The verbs that change partitions, compare databases, and list gaps; manual pages.
+
+use std::path::Path;
+
+use siltstone::Db;
+
+use crate::runner::{ended, siltstone};
+
+#[track_caller]
+fn printed(at: &Path, args: &[&str], code: i32) -> String {
+    String::from_utf8(ended(at, args, code).stdout).expect("it prints UTF-8")
+}
+
+#[track_caller]
+fn refused(at: &Path, args: &[&str], code: i32, what: &str) {
+    let errors = String::from_utf8(ended(at, args, code).stderr).expect("it prints UTF-8");
+    assert!(errors.contains(what), "{args:?}: {errors}");
+}
+
+#[test]
+fn partitions_are_created_changed_cleared_and_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let create = ["partition", "create", "db", "users", "--compression", "none", "--metahive"];
+    let text = printed(at, &create, 0);
+    assert!(text.contains("compression       none\n"), "{text}");
+    refused(at, &create, 2, "partition set");
+    let set = ["partition", "set", "db", "users", "--block-bytes", "16KiB", "--level0-tables", "8"];
+    let text = printed(at, &set, 0);
+    // What was not named stays.
+    assert!(text.contains("block_bytes       16384\n") && text.contains("none\n"), "{text}");
+    assert_eq!(printed(at, &["partition", "show", "db", "users"], 0), text);
+    let object = printed(at, &["partition", "show", "db", "users", "--json"], 0);
+    assert!(object.contains("\"level0_tables\":8"), "{object}");
+    refused(at, &["partition", "set", "db", "users", "--block-bytes", "1"], 2, "block");
+    refused(at, &["partition", "set", "db", "none", "--bloom-bits", "1"], 1, "no partition");
+
+    printed(at, &["put", "db", "a", "1", "--partition", "users"], 0);
+    assert_eq!(printed(at, &["partition", "clear", "db", "users"], 0), "cleared users\n");
+    assert_eq!(printed(at, &["count", "db", "--partition", "users"], 0), "0\n");
+    let explained = printed(at, &["scrub", "db", "--partition", "users", "--json"], 0);
+    assert!(explained.contains("\"has_metahive\":true"), "{explained}");
+    assert_eq!(printed(at, &["partition", "drop", "db", "users"], 0), "dropped users\n");
+    assert_eq!(printed(at, &["partitions", "db"], 0), "default\n");
+    refused(at, &["partition", "drop", "db", "users"], 1, "no partition");
+    refused(at, &["partition", "drop", "nothing", "users"], 1, "no database");
+}
+
+#[test]
+fn databases_are_compared_by_partition_and_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for (name, changes) in [("one", ["a", "1", "b", "2"]), ("two", ["b", "3", "c", "4"])] {
+        let db = Db::open(at.join(name)).unwrap();
+        let users = db.partition("users").unwrap();
+        users.put("same", "value").unwrap();
+        for change in changes.chunks(2) {
+            users.put(change[0], change[1]).unwrap();
+        }
+        db.partition(name).unwrap().put("k", "v").unwrap();
+        db.close().unwrap();
+    }
+    assert_eq!(printed(at, &["diff", "one", "one"], 0), "");
+    let all = "< one\t(the partition)\n< one\tk\n> two\t(the partition)\n> two\tk\n\
+               < users\ta\n! users\tb\n> users\tc\n";
+    assert_eq!(printed(at, &["diff", "one", "two"], 1), all);
+    refused(at, &["diff", "one", "two"], 1, "7 differences");
+    assert_eq!(printed(at, &["diff", "one", "two", "--quiet"], 1), "");
+    let limited = ["diff", "one", "two", "--partition", "users", "--limit", "2", "--json"];
+    assert_eq!(
+        printed(at, &limited, 1),
+        "{\"difference\":\"only_left\",\"key\":\"a\",\"partition\":\"users\"}\n\
+         {\"difference\":\"value\",\"key\":\"b\",\"partition\":\"users\"}\n"
+    );
+    // A copy that another process writes is compared as it is now.
+    printed(at, &["checkpoint", "one", "copy"], 0);
+    let db = Db::open(at.join("copy")).unwrap();
+    db.partition("users").unwrap().put("d", "5").unwrap();
+    assert_eq!(printed(at, &["diff", "one", "copy"], 1), "> users\td\n");
+    refused(at, &["checkpoint", "copy", "other"], 1, "siltstone export copy - --format stream");
+    db.close().unwrap();
+}
+
+#[test]
+fn a_database_without_gaps_has_none_to_repair_or_accept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    printed(at, &["partition", "create", "db", "default2", "--metahive"], 0);
+    for verb in ["list", "repair", "accept"] {
+        assert_eq!(printed(at, &["gaps", verb, "db", "--partition", "default2"], 0), "");
+    }
+    refused(at, &["gaps", "repair", "db", "--partition", "none"], 1, "no partition");
+}
+
+#[test]
+fn levels_of_long_keys_fit_into_80_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let long = "k".repeat(300);
+    printed(at, &["put", "db", &long, "1"], 0);
+    printed(at, &["put", "db", "b", "1"], 0);
+    printed(at, &["compact", "db"], 0);
+    let text = printed(at, &["levels", "db", "--tables"], 0);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("b to kkkkkkkkkkk.."), "{text}");
+}
+
+#[test]
+fn manual_pages_are_written_for_each_subcommand() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    printed(at, &["man", "."], 0);
+    let page = std::fs::read_to_string(at.join("siltstone-partition-set.1")).unwrap();
+    assert!(page.contains(".TH") && page.contains("bloom"), "{page}");
+    assert!(at.join("siltstone.1").exists() && at.join("siltstone-diff.1").exists());
+    assert_eq!(siltstone(at, &["man", "nothing"]).status.code(), Some(1));
+}
