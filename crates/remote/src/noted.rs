@@ -16,6 +16,13 @@ pub(crate) enum NotedChange {
 }
 
 impl NotedChange {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            NotedChange::Whole(change) => change.name(),
+            NotedChange::Range { name, .. } => name,
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         match self {
             NotedChange::Whole(StoredChange::Append { bytes, .. }) => bytes.len(),

@@ -85,8 +85,17 @@ impl JournalState {
         (self.pending_bytes + in_flight) as u64
     }
 
-    /// Adds a change to those that wait. Returns its mark.
+    /// Adds a change to those that wait. Returns its mark. A change of a file that is deleted is left out, as the local
+    /// disk forgets it: the log thread may append to a segment that a flush deletes at the same time.
     fn note(&mut self, change: NotedChange) -> u64 {
+        match &change {
+            NotedChange::Whole(StoredChange::Create { name }) => {
+                self.names.insert(name.clone());
+            }
+            NotedChange::Whole(StoredChange::Delete { .. }) => {}
+            change if !self.names.contains(change.name()) => return self.noted,
+            _ => {}
+        }
         self.pending_bytes += change.bytes();
         self.pending.push_back(change);
         self.noted += 1;
@@ -178,11 +187,7 @@ impl Shipper {
 
     /// Notes a change. Returns the mark to wait for.
     pub(crate) fn note(&self, change: NotedChange) -> u64 {
-        let mut state = self.state.lock();
-        if let NotedChange::Whole(StoredChange::Create { name }) = &change {
-            state.names.insert(name.clone());
-        }
-        state.note(change)
+        self.state.lock().note(change)
     }
 
     /// Notes the deletion of a file, if the folder has it. Returns `false` if it has not.

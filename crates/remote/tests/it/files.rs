@@ -119,6 +119,34 @@ fn two_restores_of_a_file_make_one_whole_file() {
     assert_eq!(disk.open_read(Path::new(TABLE)).unwrap().len().unwrap(), 11 << 20);
 }
 
+/// The log thread appends the index of a segment, without a lock, that a flush may delete meanwhile.
+#[test]
+fn a_change_of_a_file_that_is_deleted_is_not_in_the_journal() {
+    let mut rng = Rng::new(57);
+    let objects = Objects::default();
+    let (primary, store, disk) = primary(&objects, &mut rng);
+    let fs = primary.fs();
+    for (number, ending) in (1..).zip(["wal", "chunk", "manifest"]) {
+        for is_shipped in [false, true] {
+            let path = format!("/db/{number:016x}-0000000{}.{ending}", u8::from(is_shipped));
+            let file = create(&*fs, &path, b"one");
+            fs.delete(Path::new(&path)).unwrap();
+            if is_shipped {
+                primary.ship().unwrap();
+            }
+            file.append(b"two").unwrap();
+            file.preallocate(100).unwrap();
+            file.append(b"three").unwrap();
+            file.sync().unwrap();
+            primary.ship().unwrap();
+        }
+    }
+    create(&*fs, LOG, b"one");
+    assert_eq!(disk.list(Path::new("/db"), "0000").unwrap().len(), 1);
+    let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+    assert_eq!(reader.list_names(Path::new(""), "0000").unwrap().len(), 1);
+}
+
 #[test]
 fn the_log_is_appended_to_through_a_mapping_as_without_a_bucket() {
     let mut rng = Rng::new(56);
