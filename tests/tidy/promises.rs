@@ -10,7 +10,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
@@ -18,6 +18,7 @@ const PAGES: [(&str, &str); 13] = [
     ("docs/metahive.md", "Tests of the promises"),
     ("docs/operations.md", "Tests of the promises"),
     ("docs/remote.md", "Tests of the promises"),
+    ("docs/service.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
     (FAULTS, "Faults"),
     (FAULTS, SCENARIOS[0]),

@@ -31,6 +31,8 @@ mod readers;
 mod remotes;
 mod scrub;
 mod secondary;
+#[cfg(feature = "server")]
+mod serve;
 mod source;
 mod stats;
 mod streams;
@@ -125,6 +127,11 @@ enum Command {
     Import(streams::ImportArgs),
     /// Follows a database that another process writes, and prints the lag
     Secondary(secondary::Args),
+    /// Serves a database over TCP, by the protocol of Redis
+    ///
+    /// It runs until SIGTERM or Ctrl-C, answers what it has received, and closes the database.
+    #[cfg(feature = "server")]
+    Serve(Box<serve::Args>),
     /// Lists the secondaries that hold files of a database
     Readers(readers::Args),
     /// A process of `bench scid`
@@ -198,6 +205,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Ingest(args) => exchange::ingest(&args),
         Command::Import(args) => streams::import(&args),
         Command::Secondary(args) => secondary::run(&args),
+        #[cfg(feature = "server")]
+        Command::Serve(args) => serve::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),
         Command::Promote(args) => promote::run(&args),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::commands::COMMANDS;
-use crate::node::Role;
+use crate::node::{Reader, Role};
 use crate::shared::Shared;
 
 /// The upper ends of the buckets of latencies, in microseconds.
@@ -80,11 +80,14 @@ impl Metrics {
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP siltstone_{name} {help}\n# TYPE siltstone_{name} {kind}");
+    let _ = writeln!(
+        out,
+        "# HELP siltstone_server_{name} {help}\n# TYPE siltstone_server_{name} {kind}"
+    );
 }
 
 fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _ = writeln!(out, "siltstone_{name}{labels} {value}");
+    let _ = writeln!(out, "siltstone_server_{name}{labels} {value}");
 }
 
 fn one(out: &mut String, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
@@ -127,7 +130,12 @@ pub(crate) fn text(shared: &Shared) -> String {
         line(&mut out, "reads_total", &format!("{{level=\"{}\"}}", at + 1), value(counter));
     }
     commands(&mut out, metrics);
-    lags(&mut out, shared);
+    match &*shared.node.role() {
+        Role::Primary(primary) => {
+            out.push_str(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));
+        }
+        Role::Reader(reader) => lags(&mut out, reader),
+    }
     out
 }
 
@@ -162,8 +170,7 @@ fn commands(out: &mut String, metrics: &Metrics) {
 }
 
 /// The distance of each partition of a reader from the primary.
-fn lags(out: &mut String, shared: &Shared) {
-    let Role::Reader(reader) = &*shared.node.role() else { return };
+fn lags(out: &mut String, reader: &Reader) {
     let mut operations = String::new();
     let mut ages = String::new();
     for name in reader.secondary.partition_names() {

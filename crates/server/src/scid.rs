@@ -20,7 +20,7 @@ use crate::view::View;
 /// Entries that `DBSIZE` of a primary counts. More are estimated.
 const COUNTED_MAX: u64 = 10_000;
 
-/// `SCID.GET key [LEVEL level] [TOKEN token] [MAXAGE milliseconds] [MAXLAG operations]`.
+/// `SCID.GET key [LEVEL level] [TOKEN token] [MAXAGE milliseconds] [MAXLAG operations] [ATTRIBUTE]`.
 pub(crate) fn get(
     shared: &Shared,
     session: &mut Session,
@@ -28,9 +28,16 @@ pub(crate) fn get(
     patience: Patience,
 ) -> Result<Reply, Failure> {
     let mut asked = Asked::default();
-    for option in arguments[1..].chunks(2) {
-        let [name, value] = option else { return Err(Failure::SYNTAX) };
-        match &name.to_ascii_uppercase()[..] {
+    let mut has_attribute = false;
+    let mut options = arguments[1..].iter();
+    while let Some(name) = options.next() {
+        let name = name.to_ascii_uppercase();
+        if name == b"ATTRIBUTE" {
+            has_attribute = true;
+            continue;
+        }
+        let value = options.next().ok_or(Failure::SYNTAX)?;
+        match &name[..] {
             b"LEVEL" => asked.level = Some(wanted(value)?),
             b"TOKEN" => asked.token = Some(Token::parse(value)?.0),
             b"MAXAGE" => asked.age = Some(Duration::from_millis(natural(value)?)),
@@ -40,8 +47,11 @@ pub(crate) fn get(
     }
     let wish = Read { asked, is_many: false, patience };
     let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
-    let served = session.last.ok_or(Failure::SYNTAX)?;
-    Ok(Reply::Attributed(served.pairs(), Box::new(reply)))
+    // On request only: clients that are made with hiredis do not know attributes, and end the connection.
+    match session.last.filter(|_| has_attribute) {
+        Some(served) => Ok(Reply::Attributed(served.pairs(), Box::new(reply))),
+        None => Ok(reply),
+    }
 }
 
 fn natural(text: &[u8]) -> Result<u64, Failure> {

@@ -54,8 +54,12 @@ fn each_level_sees_what_it_promises() {
         &[("SCID.LEVEL 3", "OK"), (&format!("SCID.TOKEN {newest}"), "OK"), ("GET a", "3")],
     );
     check(&mut writer, &[("SCID.GET a LEVEL 1", "3"), ("SCID.LAST", "[level 1 token 1-~")]);
+    check(&mut client, &[("SCID.GET a ATTRIBUTE", "3")]);
     client.run("HELLO 3");
-    let Frame::Attribute(pairs) = client.run("SCID.GET a LEVEL 1") else { panic!("no attribute") };
+    check(&mut client, &[("SCID.GET a LEVEL 1", "3")]);
+    let Frame::Attribute(pairs) = client.run("SCID.GET a LEVEL 1 ATTRIBUTE") else {
+        panic!("no attribute")
+    };
     assert_eq!(text(&pairs[0].1), "1");
     assert_eq!(text(&client.receive().unwrap()), "3");
     follower.stop().unwrap();

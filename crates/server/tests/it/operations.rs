@@ -77,20 +77,25 @@ fn figures_and_health_are_on_their_port() {
     check(&mut client, &[("INCR b", "-ERR~"), ("SCID.GET a LEVEL 5", "1")]);
     let text = get(address, "/metrics");
     for line in [
-        "siltstone_up 1",
-        "siltstone_primary 1",
-        "siltstone_clients 1",
-        "siltstone_reads_total{level=\"1\"} 2",
-        "siltstone_reads_total{level=\"5\"} 1",
-        "siltstone_errors_total{command=\"INCR\"} 1",
-        "siltstone_command_seconds_count{command=\"INCR\"} 2",
-        "siltstone_command_seconds_bucket{command=\"GET\",le=\"+Inf\"} 2",
+        "siltstone_server_up 1",
+        "siltstone_server_primary 1",
+        "siltstone_server_clients 1",
+        "siltstone_server_reads_total{level=\"1\"} 2",
+        "siltstone_server_reads_total{level=\"5\"} 1",
+        "siltstone_server_errors_total{command=\"INCR\"} 1",
+        "siltstone_server_command_seconds_count{command=\"INCR\"} 2",
+        "siltstone_server_command_seconds_bucket{command=\"GET\",le=\"+Inf\"} 2",
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
     }
+    // Those of the engine, too.
+    assert!(text.contains("\nsiltstone_batches_total "), "{text}");
     check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "1")]);
     let of_reader = get(follower.http_address().unwrap(), "/metrics");
-    assert!(of_reader.contains("siltstone_lag_operations{partition=\"default\"} 0"), "{of_reader}");
+    assert!(
+        of_reader.contains("siltstone_server_lag_operations{partition=\"default\"} 0"),
+        "{of_reader}"
+    );
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
     assert!(get(address, "/readyz?x=1").ends_with("ready\n"));
     assert!(get(address, "/other").starts_with("HTTP/1.1 404"));

@@ -1,0 +1,161 @@
+//! `serve`: a database over TCP, as its primary or as a reader.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use remote::Remote;
+use server::{Acknowledge, Limits, Options, Place, Role, Server, Users, Wanted};
+
+use crate::bucket::url_of;
+use crate::output::{Failure, note};
+
+/// The time at which a write is answered.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Durability {
+    /// The kernel has it. A power cut loses at most the last second
+    Os,
+    /// The device has it, or the bucket
+    Sync,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the database; or URL of a bucket, for a reader that is never promoted
+    database: PathBuf,
+    /// Follow the primary of this folder, on this machine
+    #[arg(long, conflicts_with_all = ["replica_of", "remote"])]
+    secondary: bool,
+    /// Follow the primary of the bucket; after a promotion the folder is that of the primary
+    #[arg(long, value_name = "URL", conflicts_with = "remote")]
+    replica_of: Option<String>,
+    /// Be the primary of the bucket, and ship the folder to it
+    #[arg(long, value_name = "URL")]
+    remote: Option<String>,
+    /// Address of the protocol
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
+    listen: String,
+    /// Address of `/metrics`, `/healthz` and `/readyz`
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
+    /// Address that a primary notes for the clients of readers; without it, that of --listen
+    #[arg(long, value_name = "ADDRESS")]
+    announce: Option<String>,
+    /// When a write is answered; without it, `os` for a folder and `sync` for a bucket
+    #[arg(long, value_enum)]
+    durability: Option<Durability>,
+    /// Level of the reads of a partition that name none
+    #[arg(long, value_name = "PARTITION=LEVEL", value_parser = level)]
+    level: Vec<(String, Wanted)>,
+    /// Partition whose entries may expire; it must be new, or always served so
+    #[arg(long, value_name = "PARTITION")]
+    expire: Vec<String>,
+    /// Milliseconds between two syncs of a reader, which the levels 4 and 5 show; 0 for none
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    follow: u64,
+    /// File of users, one a line: NAME PASSWORD [read=PARTITION,...] [write=PARTITION,...]
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// Bounds of the server.
+#[derive(Debug, clap::Args)]
+struct LimitArgs {
+    /// Connections at one time
+    #[arg(long, default_value_t = 10_000)]
+    clients: usize,
+    /// Bytes of a key or value in a request
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    value_bytes: usize,
+    /// Bytes of a request, of a transaction and of the values of a reply
+    #[arg(long, value_name = "BYTES", default_value_t = 128 << 20)]
+    request_bytes: usize,
+    /// Requests of a pipeline that are answered before the first answer is sent
+    #[arg(long, default_value_t = 1000)]
+    pipeline: usize,
+    /// Seconds without a request after which a connection ends; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle: u64,
+    /// Seconds for which an answer waits for a client that does not read
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    write_timeout: u64,
+    /// Seconds for which the end of the server waits for requests that run
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain: u64,
+}
+
+fn level(text: &str) -> Result<(String, Wanted), String> {
+    let (partition, level) = text.rsplit_once('=').ok_or("PARTITION=LEVEL is needed")?;
+    let level = Wanted::parse(level).ok_or("a level is 1, 2, 3, 4, 5 or AUTO")?;
+    Ok((partition.to_owned(), level))
+}
+
+impl LimitArgs {
+    fn limits(&self) -> Limits {
+        Limits {
+            clients: self.clients,
+            argument_bytes: self.value_bytes,
+            request_bytes: self.request_bytes,
+            reply_bytes: self.request_bytes,
+            pipeline: self.pipeline.max(1),
+            idle: (self.idle > 0).then(|| Duration::from_secs(self.idle)),
+            write: Duration::from_secs(self.write_timeout),
+            drain: Duration::from_secs(self.drain),
+            ..Limits::default()
+        }
+    }
+}
+
+/// The database, and the role in which the server begins.
+fn place(args: &Args) -> Result<(Place, Role), Failure> {
+    let folder = Some(args.database.clone());
+    if let Some(url) = url_of(&args.database) {
+        if args.secondary || args.replica_of.is_some() || args.remote.is_some() {
+            let text = "a URL in the place of the folder is that of a reader: it takes no --secondary, --replica-of \
+                        and --remote";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        return Ok((Place::bucket(Remote::url(url)?, None), Role::Reader));
+    }
+    match (&args.replica_of, &args.remote) {
+        (Some(url), _) => Ok((Place::bucket(Remote::url(url)?, folder), Role::Reader)),
+        (None, Some(url)) => Ok((Place::bucket(Remote::url(url)?, folder), Role::Primary)),
+        (None, None) if args.secondary => Ok((Place::folder(&args.database), Role::Reader)),
+        (None, None) => Ok((Place::folder(&args.database), Role::Primary)),
+    }
+}
+
+fn users(args: &Args) -> Result<Users, Failure> {
+    let Some(path) = &args.users else { return Ok(Users::default()) };
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
+    Users::parse(&text).map_err(|wrong| Failure::Usage(format!("{}: {wrong}", path.display())))
+}
+
+/// Serves until a signal.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (place, role) = place(args)?;
+    let is_bucket = args.replica_of.is_some() || args.remote.is_some();
+    let mut options = Options::default();
+    options.listen.clone_from(&args.listen);
+    options.http.clone_from(&args.http);
+    options.announce.clone_from(&args.announce);
+    options.acknowledge = match args.durability {
+        Some(Durability::Os) => Acknowledge::Os,
+        Some(Durability::Sync) => Acknowledge::Sync,
+        None if is_bucket => Acknowledge::Sync,
+        None => Acknowledge::Os,
+    };
+    options.levels = args.level.iter().cloned().collect();
+    options.expiring.clone_from(&args.expire);
+    options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
+    options.users = users(args)?;
+    options.limits = args.limits.limits();
+    let server = Server::start(place, role, options)?;
+    let name = if role == Role::Primary { "primary" } else { "reader" };
+    note(format_args!("siltstone: {name} of {} at {}", args.database.display(), server.address()));
+    server.wait_for_signal()?;
+    note("siltstone: answering what was received");
+    Ok(server.stop()?)
+}

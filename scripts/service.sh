@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# usage: service.sh [--keep]        starts a primary and two readers in a temporary folder, and ends them
+#        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
+#
+# Runs redis-cli and redis-benchmark on the servers if they are here (package redis-tools), opens as many connections as the
+# limits of the system allow, up to 10,000, and measures the memory of one. --keep leaves the servers running until Ctrl-C.
+# SILTSTONE names a command that was built with the feature `server`; otherwise cargo builds one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+mode="${1:-}"
+siltstone="${SILTSTONE:-}"
+if [[ -z "$siltstone" ]]; then
+    cargo build --quiet --release -p siltstone-cli --features server
+    siltstone=target/release/siltstone
+fi
+
+folder="$(mktemp -d)"
+servers=()
+stop() {
+    for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
+    for server in "${servers[@]}"; do wait "$server" 2>/dev/null || true; done
+    rm -rf "$folder"
+}
+trap stop EXIT
+
+# Starts a server on a free port; waits for its line. Sets `port` and `server`.
+start() {
+    local log="$folder/log.${#servers[@]}"
+    : >"$log"
+    "$siltstone" serve "$@" --listen 127.0.0.1:0 2>"$log" &
+    server=$!
+    servers+=("$server")
+    for _ in $(seq 600); do
+        port="$(sed -n 's/^siltstone: .* at .*:\([0-9]*\)$/\1/p' "$log")"
+        [[ -z "$port" ]] || return 0
+        kill -0 "$server" || break
+        sleep 0.1
+    done
+    cat "$log"
+    exit 1
+}
+
+start "$folder/db"
+primary=$port
+primary_pid=$server
+start "$folder/db" --secondary
+first=$port
+start "$folder/db" --secondary --http 127.0.0.1:0
+second=$port
+echo "a primary at port $primary, readers at $first and $second"
+
+expect() {
+    local expected="$1"
+    shift
+    local found
+    found="$(redis-cli "$@" 2>&1)"
+    [[ "$found" == $expected ]] || { echo "redis-cli $*: $found, expected $expected"; exit 1; }
+}
+
+clients() {
+    if ! command -v redis-cli >/dev/null; then
+        echo "skipped: redis-cli is not here (apt-get install redis-tools)"
+        return
+    fi
+    expect OK -p "$primary" set alice admin
+    expect admin -p "$first" scid.get alice level 1
+    expect admin -3 -p "$second" scid.get alice level 1
+    expect "*READONLY*" -p "$first" set alice none
+    expect "*-*" -p "$first" scid.promote
+    expect OK -p "$first" set alice owner
+    expect "*READONLY*" -p "$primary" set alice none
+    expect owner -p "$primary" get alice
+    expect owner -p "$second" scid.get alice level 1
+    expect "*-*" -p "$primary" scid.promote
+    echo "redis-cli: levels, refusals and promotions are as expected"
+    if command -v redis-benchmark >/dev/null; then
+        redis-benchmark -p "$primary" -q -n 20000 -r 10000 -t ping,set,get,incr,mset -P 8 | tr '\r' '\n' |
+            grep 'requests per second'
+    fi
+}
+
+connections() {
+    command -v python3 >/dev/null || { echo "skipped: the connections need python3"; return; }
+    ulimit -n "$(ulimit -Hn)"
+    python3 - "$primary" "$primary_pid" <<'PYTHON'
+import resource, socket, sys
+
+port, pid = int(sys.argv[1]), sys.argv[2]
+most = min(10_000 - 10, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100)
+
+def resident():
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+
+def ping(client):
+    client.sendall(b"*1\r\n$4\r\nPING\r\n")
+    reply = b""
+    while not reply.endswith(b"\r\n"):
+        reply += client.recv(100)
+    assert reply == b"+PONG\r\n", reply
+
+before = resident()
+clients = []
+for _ in range(most):
+    client = socket.create_connection(("127.0.0.1", port))
+    ping(client)
+    clients.append(client)
+idle = resident()
+for client in clients:
+    ping(client)
+print(f"{most} connections: {(idle - before) / most:.2f} KiB of memory each while they are idle")
+PYTHON
+}
+
+# One line of figures, in requests a second: the least, the middle and the most of the rounds.
+measure() {
+    local name="$1" at="$2"
+    for pipeline in 1 16; do
+        redis-benchmark -p "$at" -q -n "$((100000 * (pipeline == 1 ? 1 : 5)))" -r 100000 -d 100 -t set,get -P "$pipeline" --csv |
+            sed -n "s/^\"\(SET\|GET\)\",\"\([0-9.]*\)\",.*/$name,\1,$pipeline,\2/p"
+    done
+}
+
+bench() {
+    for tool in redis-benchmark redis-server; do
+        command -v "$tool" >/dev/null || { echo "skipped: $tool is not here (apt-get install redis-server)"; return; }
+    done
+    mkdir "$folder/redis"
+    local at
+    at="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+    redis-server --port "$at" --dir "$folder/redis" --save "" --appendonly yes --appendfsync everysec >"$folder/log.redis" &
+    servers+=("$!")
+    for _ in $(seq 100); do redis-cli -p "$at" ping >/dev/null 2>&1 && break; sleep 0.1; done
+    echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
+    for _ in 1 2 3; do
+        measure siltstone "$primary"
+        measure redis "$at"
+    done | sort
+}
+
+if [[ "$mode" == --bench ]]; then
+    bench
+    exit
+fi
+clients
+connections
+if [[ "$mode" == --keep ]]; then
+    echo "the servers run until Ctrl-C"
+    wait
+fi
