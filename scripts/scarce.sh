@@ -32,7 +32,9 @@ left_out() {
         siltstone:it handles::three_hundred_partitions_work_with_256_file_handles "sets a limit of 256, above the hard limit" \
         siltstone:it handles::six_hundred_chunk_files_are_read_with_256_file_handles "sets a limit of 256, above the hard limit" \
         siltstone:few_files four_hundred_partitions_with_large_values_work_with_256_files "sets a limit of 256, above the hard limit" \
-        siltstone:few_files a_thousand_partitions_with_large_values_work_with_256_files "sets a limit of 256, above the hard limit"
+        siltstone:few_files a_thousand_partitions_with_large_values_work_with_256_files "sets a limit of 256, above the hard limit" \
+        server:it operations::hundreds_of_connections_are_served "opens 800 sockets" \
+        server:it linear::level_1_is_linearizable_over_promotions "three databases and 30 sockets in one process"
       ;;
     disk)
       printf '%s\t%s\t%s\n' \

@@ -29,7 +29,7 @@ use crate::options::Acknowledge;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
-use crate::shared::Shared;
+use crate::shared::{Incomplete, Shared};
 
 /// The event that a connection without work waits for.
 enum Event {
@@ -53,6 +53,7 @@ enum Round {
 pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
     let session = Box::new(Session::new(shared.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
+    let mut incomplete = Incomplete::new(shared.clone());
     let mut connection =
         Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
     loop {
@@ -75,6 +76,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
             return;
         }
         connection.incoming.rest();
+        if !incomplete.set(connection.incoming.len()) {
+            count(&connection.shared.metrics.too_large);
+            let text = b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
+            let _ = stream.try_write(text);
+            return;
+        }
     }
 }
 

@@ -32,6 +32,9 @@ pub struct Limits {
     pub argument_bytes: usize,
     /// Bytes of a request, and of all commands of a transaction. Default: 128 MiB.
     pub request_bytes: usize,
+    /// Bytes of all requests that are not complete, above 64 KiB each; a connection that needs more gets an error and
+    /// ends. Default: 1 GiB.
+    pub incomplete_bytes: usize,
     /// Bytes of the values of a reply. Default: 128 MiB.
     pub reply_bytes: usize,
     /// Requests of a pipeline that are answered before the first answer is sent. Default: 1,000.
@@ -57,6 +60,7 @@ impl Default for Limits {
             arguments: 100_000,
             argument_bytes: 64 << 20,
             request_bytes: 128 << 20,
+            incomplete_bytes: 1 << 30,
             reply_bytes: 128 << 20,
             pipeline: 1_000,
             output_bytes: 1 << 20,

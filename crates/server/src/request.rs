@@ -75,6 +75,11 @@ impl Incoming {
         }
     }
 
+    /// The bytes of requests that are not complete.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Returns the next request, if it is complete.
     pub(crate) fn next(&mut self, limits: &RequestLimits) -> Next {
         loop {

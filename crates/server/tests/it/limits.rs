@@ -119,3 +119,74 @@ fn values_of_many_megabytes_come_back() {
     check(&mut client, &[("STRLEN large", "6291456"), ("GETRANGE large 1048575 1048577", "v\nv")]);
     server.stop().unwrap();
 }
+
+fn is_answered(client: &Client) -> bool {
+    client.stream().peek(&mut [0]).is_ok()
+}
+
+#[test]
+fn incomplete_requests_of_all_connections_are_bounded() {
+    let limits = Limits { incomplete_bytes: 1 << 20, ..Limits::default() };
+    let (_folder, server) = limited(limits);
+    let value = "x".repeat(700 << 10);
+    let half = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${}\r\n{value}", value.len());
+    let mut first = Client::new(&server);
+    first.send(half.as_bytes());
+    let mut refused = Client::new(&server);
+    // The second one is above the bound once both are there, whichever that is.
+    refused.send(half.as_bytes());
+    let mut other = Client::new(&server);
+    check(&mut other, &[("PING", "PONG")]);
+    first.stream().set_nonblocking(true).unwrap();
+    refused.stream().set_nonblocking(true).unwrap();
+    let ended = loop {
+        match (is_answered(&first), is_answered(&refused)) {
+            (false, false) => std::thread::yield_now(),
+            found => break found,
+        }
+    };
+    assert!(ended.0 != ended.1, "{ended:?}");
+    let (mut ended, mut kept) = if ended.0 { (first, refused) } else { (refused, first) };
+    ended.stream().set_nonblocking(false).unwrap();
+    kept.stream().set_nonblocking(false).unwrap();
+    assert!(text(&ended.receive().unwrap()).starts_with("-LIMIT the requests of all"));
+    assert_eq!(ended.receive(), None);
+    // Its bytes are free again.
+    kept.send(b"\r\n");
+    assert_eq!(text(&kept.receive().unwrap()), "OK");
+    kept.send(half.as_bytes());
+    kept.send(b"\r\n");
+    assert_eq!(text(&kept.receive().unwrap()), "OK");
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_client_that_ends_in_the_middle_of_a_request_leaves_nothing() {
+    let limits = Limits { clients: 1, ..Limits::default() };
+    let (_folder, server) = limited(limits);
+    for half in
+        ["*3\r\n$3\r\nSET\r\n$1\r\na\r\n$10\r\nabc", "*1\r\n$9", "SET a ", "*1\r\n$4\r\nPING\r\n*1"]
+    {
+        // The place of the one before may not be free at once.
+        loop {
+            let mut client = Client::new(&server);
+            client.send(&encoded(&["PING"]));
+            if client.receive() == Some(Frame::SimpleString("PONG".into())) {
+                client.send(half.as_bytes());
+                break;
+            }
+        }
+    }
+    loop {
+        let mut client = Client::new(&server);
+        client.send(&encoded(&["GET", "a"]));
+        match client.receive() {
+            Some(Frame::Error(_)) | None => {}
+            found => {
+                assert_eq!(found, Some(Frame::BulkString(None)));
+                break;
+            }
+        }
+    }
+    server.stop().unwrap();
+}

@@ -86,7 +86,7 @@ fn walk(client: &mut Client, partition: &str) -> Vec<String> {
     }
 }
 
-fn check(seed: u64, acknowledge: Acknowledge) {
+fn check(seed: u64, steps: usize, acknowledge: Acknowledge) {
     let folder = tempfile::tempdir().unwrap();
     let mut rng = Rng::from_env_or(seed);
     let mut options = options();
@@ -100,7 +100,7 @@ fn check(seed: u64, acknowledge: Acknowledge) {
             (client, Connection::new())
         })
         .collect();
-    for step in 0..2500 {
+    for step in 0..steps {
         let at = rng.index(connections.len());
         let (client, connection) = &mut connections[at];
         let request = request(&mut rng);
@@ -128,12 +128,12 @@ fn check(seed: u64, acknowledge: Acknowledge) {
 
 #[test]
 fn replies_are_those_of_the_model() {
-    check(11, Acknowledge::Os);
+    check(11, 2500, Acknowledge::Os);
 }
 
 #[test]
 fn replies_of_synced_writes_are_those_of_the_model() {
-    check(12, Acknowledge::Sync);
+    check(12, 600, Acknowledge::Sync);
 }
 
 #[test]
