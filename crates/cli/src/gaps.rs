@@ -116,6 +116,7 @@ fn print(gaps: &[Gap], encoding: Encoding, is_json: bool) -> Result<(), Failure>
 fn verdict(gaps: &[Gap], partition: &str) -> Result<(), Failure> {
     match gaps.len() {
         0 => Ok(()),
+        1 => Err(Failure::NotFound(format!("partition {partition:?} has a gap"))),
         count => Err(Failure::NotFound(format!("partition {partition:?} has {count} gaps"))),
     }
 }

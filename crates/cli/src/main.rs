@@ -36,6 +36,7 @@ mod serve;
 mod source;
 mod stats;
 mod streams;
+mod stress;
 mod svg;
 mod verify;
 mod write;
@@ -134,6 +135,14 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Lists the secondaries that hold files of a database
     Readers(readers::Args),
+    /// Checks the disk and siltstone by a random load, with a writer that is killed again and again
+    ///
+    /// After each kill everything is compared with what must be there, and all files are verified. The seed is printed.
+    /// A kill of a process does not show what a power cut does to the disk.
+    Stress(stress::Args),
+    /// The writer of `stress`
+    #[command(hide = true)]
+    StressWriter(stress::WriterArgs),
     /// A process of `bench scid`
     #[command(hide = true)]
     BenchScidNode(bench::scid::NodeArgs),
@@ -208,6 +217,8 @@ fn run(command: Command) -> Result<(), Failure> {
         #[cfg(feature = "server")]
         Command::Serve(args) => serve::run(&args),
         Command::Readers(args) => readers::run(&args),
+        Command::Stress(args) => stress::run(&args),
+        Command::StressWriter(args) => stress::write(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Remote(command) => remotes::run(&command),

@@ -115,3 +115,47 @@ fn manual_pages_are_written_for_each_subcommand() {
     assert!(at.join("siltstone.1").exists() && at.join("siltstone-diff.1").exists());
     assert_eq!(siltstone(at, &["man", "nothing"]).status.code(), Some(1));
 }
+
+#[test]
+fn a_stressed_database_loses_nothing_when_its_writer_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let stress =
+        ["stress", ".", "--seed", "7", "--rounds", "3", "--keys", "60", "--commits", "150"];
+    let text = printed(at, &stress, 0);
+    assert!(text.starts_with("3 kills, ") && text.ends_with("nothing lost, seed 7\n"), "{text}");
+    assert_eq!(std::fs::read_dir(at).unwrap().count(), 0, "it removes its database");
+    let text = printed(at, &[&stress[..], &["--keep", "--json"]].concat(), 0);
+    assert!(text.contains("\"kills\":3") && text.contains("\"seed\":7"), "{text}");
+    assert!(printed(at, &["partitions", "siltstone-stress-7"], 0).contains("metahive"));
+    refused(at, &stress, 2, "exists");
+}
+
+#[test]
+fn a_gap_that_damage_left_is_listed_and_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let db = Db::open(at.join("db")).unwrap();
+    let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    let users = db.partition_with("users", options).unwrap();
+    for n in 0..2000 {
+        users.put(format!("key {n:04}"), format!("value {n}").repeat(5)).unwrap();
+    }
+    users.compact(..).unwrap();
+    db.close().unwrap();
+    let files = std::fs::read_dir(at.join("db")).unwrap().map(|name| name.unwrap().path());
+    let tables = files.filter(|path| path.extension().is_some_and(|kind| kind == "sst"));
+    let table = tables.max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&table).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 100].fill(0x55);
+    std::fs::write(&table, bytes).unwrap();
+    let in_users = ["db", "--partition", "users"];
+    let text = printed(at, &[&["gaps", "repair"], &in_users[..]].concat(), 1);
+    assert!(text.starts_with("entries between key ") && text.ends_with(" are lost\n"), "{text}");
+    assert_eq!(printed(at, &[&["gaps", "list"], &in_users[..]].concat(), 1), text);
+    printed(at, &[&["count"], &in_users[..]].concat(), 1);
+    assert!(printed(at, &[&["gaps", "accept"], &in_users[..]].concat(), 0).contains("key "));
+    let count: u64 = printed(at, &[&["count"], &in_users[..]].concat(), 0).trim().parse().unwrap();
+    assert!((1..2000).contains(&count), "{count}");
+}

@@ -1,0 +1,394 @@
+//! `stress`: a load that checks itself, on a disk of the user, with a process that is killed again and again.
+//!
+//! The operations of each commit follow from the seed and the number of the commit, so that the writer (`stress-writer`, a
+//! process of its own) and this process, which compares, agree on them without a file. Each commit also stores its number.
+//! The writer prints a number before a commit begins and after it was acknowledged. After a kill, the database must have
+//! exactly the state after the commit whose number it stores; this is at least the last acknowledged one.
+//!
+//! Invariant: the exit status is 0 only if every state was read to the end and equals the model.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+use siltstone::{
+    Batch, Db, Durability, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    VerifyOptions,
+};
+use testkit::Rng;
+use testkit::rng::mix64;
+
+use crate::bytes::Bytes;
+use crate::output::{Failure, Output, note};
+use crate::progress;
+
+/// The partitions: without and with metadata, and with large values.
+const PARTITIONS: [&str; 3] = ["plain", "metahive", "large"];
+/// The partition with the number of the last commit.
+const COUNTER: &str = "counter";
+/// Values from this length on go to chunk files.
+const LARGE_BYTES: usize = 32 << 10;
+/// Memory of writes, small so that there are many flushes and compactions.
+const WRITE_BUFFER_BYTES: u64 = 4 << 20;
+
+/// Arguments of `stress`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder on the disk to be tested, in which the database is made
+    folder: PathBuf,
+    /// Repeat the run of this seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Times that the writer is killed
+    #[arg(long, default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Number of different keys in each partition
+    #[arg(long, default_value = "5000", value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Commits of a writer until it is killed, at most
+    #[arg(long, default_value = "4000", value_parser = clap::value_parser!(u64).range(1..))]
+    commits: u64,
+    /// Keep the database also after success
+    #[arg(long)]
+    keep: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `stress-writer`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WriterArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// Seed of the operations
+    seed: u64,
+    /// Number of different keys
+    keys: u64,
+}
+
+/// An operation; the number is that of a partition.
+enum Operation {
+    Put(usize, Vec<u8>, Vec<u8>),
+    Delete(usize, Vec<u8>),
+    DeleteRange(usize, Vec<u8>, Vec<u8>),
+    Clear(usize),
+}
+
+/// The operations of the commit with the number `commit`, and its durability.
+fn operations(seed: u64, commit: u64, keys: u64) -> (Vec<Operation>, Durability) {
+    let mut rng = Rng::new(mix64(seed) ^ commit);
+    let count = rng.range(1..9);
+    let operations = (0..count).map(|_| operation(&mut rng, keys)).collect();
+    let durability = if rng.chance(1, 50) { Durability::Sync } else { Durability::Os };
+    (operations, durability)
+}
+
+fn operation(rng: &mut Rng, keys: u64) -> Operation {
+    let partition = rng.index(PARTITIONS.len());
+    let key = rng.below(keys);
+    match rng.below(2000) {
+        0 => Operation::Clear(partition),
+        1..20 => {
+            let end = key + rng.range(1..100);
+            Operation::DeleteRange(partition, key_bytes(key), key_bytes(end))
+        }
+        20..400 => Operation::Delete(partition, key_bytes(key)),
+        _ => {
+            let is_large = PARTITIONS[partition] == "large" && rng.chance(1, 50);
+            let len = if is_large { LARGE_BYTES + rng.index(LARGE_BYTES) } else { rng.index(300) };
+            Operation::Put(partition, key_bytes(key), rng.bytes(len))
+        }
+    }
+}
+
+fn key_bytes(key: u64) -> Vec<u8> {
+    format!("key {key:08}").into_bytes()
+}
+
+/// An open database with its partitions.
+struct Stressed {
+    db: Db,
+    partitions: Vec<Partition>,
+    counter: Partition,
+}
+
+impl Stressed {
+    fn open(path: &Path) -> Result<Stressed, Failure> {
+        let db = Db::builder(path).write_buffer_bytes(WRITE_BUFFER_BYTES).open()?;
+        let options = [
+            PartitionOptions::new(),
+            PartitionOptions::new().metahive(MetaHiveOptions::default()),
+            PartitionOptions::new()
+                .large_values(LargeValueOptions::new().threshold_bytes(LARGE_BYTES as u64)),
+        ];
+        let mut partitions = Vec::new();
+        for (name, options) in PARTITIONS.into_iter().zip(options) {
+            partitions.push(db.partition_with(name, options)?);
+        }
+        let counter = db.partition(COUNTER)?;
+        Ok(Stressed { db, partitions, counter })
+    }
+
+    /// The number of the last commit that the database has.
+    fn last_commit(&self) -> Result<u64, Failure> {
+        let stored = self.counter.get("commit")?;
+        let number = stored.map(|number| number[..].try_into().map(u64::from_be_bytes));
+        number
+            .unwrap_or(Ok(0))
+            .map_err(|_| Failure::NotFound("the number of the last commit is damaged".into()))
+    }
+
+    fn batch(&self, operations: &[Operation], commit: u64) -> Batch {
+        let mut batch = self.db.batch();
+        for operation in operations {
+            match operation {
+                Operation::Put(at, key, value) => {
+                    batch.of(&self.partitions[*at]).put(key, value);
+                }
+                Operation::Delete(at, key) => {
+                    batch.of(&self.partitions[*at]).delete(key);
+                }
+                Operation::DeleteRange(at, from, to) => {
+                    batch.of(&self.partitions[*at]).delete_range(&from[..]..&to[..]);
+                }
+                Operation::Clear(at) => {
+                    batch.of(&self.partitions[*at]).clear();
+                }
+            }
+        }
+        batch.put(&self.counter, "commit", commit.to_be_bytes())
+    }
+}
+
+/// Commits until it is killed.
+pub(crate) fn write(args: &WriterArgs) -> Result<(), Failure> {
+    let stressed = Stressed::open(&args.database)?;
+    let mut commit = stressed.last_commit()?;
+    let mut out = Output::new(false);
+    loop {
+        commit += 1;
+        let (operations, durability) = operations(args.seed, commit, args.keys);
+        out.raw(format!("begun {commit}\n").as_bytes())?;
+        out.flush()?;
+        stressed.batch(&operations, commit).commit(durability)?;
+        out.raw(format!("done {commit}\n").as_bytes())?;
+        out.flush()?;
+        // From the number as well, so that a run of one seed does the same.
+        match mix64(commit) % 1500 {
+            0 => stressed.db.flush()?,
+            1 => stressed.partitions[commit as usize % PARTITIONS.len()].compact(..)?,
+            _ => {}
+        }
+    }
+}
+
+/// The state that the database must have.
+struct ExpectedState {
+    partitions: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
+    commit: u64,
+}
+
+impl ExpectedState {
+    fn new() -> ExpectedState {
+        ExpectedState { partitions: vec![BTreeMap::new(); PARTITIONS.len()], commit: 0 }
+    }
+
+    fn advance(&mut self, seed: u64, keys: u64, to: u64) {
+        while self.commit < to {
+            self.commit += 1;
+            for operation in operations(seed, self.commit, keys).0 {
+                match operation {
+                    Operation::Put(at, key, value) => _ = self.partitions[at].insert(key, value),
+                    Operation::Delete(at, key) => _ = self.partitions[at].remove(&key),
+                    Operation::DeleteRange(at, from, to) => {
+                        self.partitions[at].retain(|key, _| *key < from || *key >= to);
+                    }
+                    Operation::Clear(at) => self.partitions[at].clear(),
+                }
+            }
+        }
+    }
+
+    /// The first difference of a partition, as a sentence.
+    fn difference(&self, at: usize, partition: &Partition) -> Result<Option<String>, Failure> {
+        let mut expected = self.partitions[at].iter();
+        let mut stored = partition.iter();
+        loop {
+            let found = stored.next().transpose()?;
+            let (key, what) = match (expected.next(), &found) {
+                (None, None) => return Ok(None),
+                (Some((key, value)), Some((stored, content))) if key[..] == stored[..] => {
+                    if value[..] == content[..] {
+                        continue;
+                    }
+                    (&key[..], "has another value")
+                }
+                (Some((key, _)), Some((stored, _))) if key[..] > stored[..] => {
+                    (&stored[..], "was deleted and is there")
+                }
+                (Some((key, _)), _) => (&key[..], "is lost"),
+                (None, Some((stored, _))) => (&stored[..], "was deleted and is there"),
+            };
+            let key = Bytes::Text.text(key);
+            return Ok(Some(format!("partition {:?}, key {key:?}: {what}", partition.name())));
+        }
+    }
+}
+
+/// Runs the rounds.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 16);
+    let path = args.folder.join(format!("siltstone-stress-{seed}"));
+    if path.exists() {
+        return Err(Failure::Usage(format!("{} exists", path.display())));
+    }
+    note(format_args!("siltstone: seed {seed}, in {}", path.display()));
+    progress::watch_for_interrupt()?;
+    let mut state = ExpectedState::new();
+    let mut rng = Rng::new(seed);
+    let mut rounds = 0;
+    while rounds < args.rounds && !progress::is_interrupted() {
+        let commits = rng.range(1..args.commits + 1);
+        if let Err(failure) = round(args, seed, &path, commits, &mut state) {
+            note(format_args!(
+                "siltstone: failed after {rounds} kills, {} commits; --seed {seed} repeats the operations\n  \
+                 the database stays in {}",
+                state.commit,
+                path.display()
+            ));
+            return Err(failure);
+        }
+        rounds += 1;
+    }
+    if !args.keep {
+        std::fs::remove_dir_all(&path).map_err(|e| Failure::io("remove", &path, &e))?;
+    }
+    let commits = state.commit;
+    let mut out = Output::new(args.json);
+    let interrupted = if rounds < args.rounds { ", interrupted" } else { "" };
+    out.line(
+        format_args!("{rounds} kills, {commits} commits, nothing lost, seed {seed}{interrupted}"),
+        &json!({ "kills": rounds, "commits": commits, "seed": seed }),
+    )?;
+    out.finish()
+}
+
+/// One life of a writer, and the comparison of its end.
+fn round(
+    args: &Args,
+    seed: u64,
+    path: &Path,
+    commits: u64,
+    state: &mut ExpectedState,
+) -> Result<(), Failure> {
+    let program = std::env::current_exe().map_err(|e| Failure::io("find", path, &e))?;
+    let mut writer = Command::new(&program)
+        .arg("stress-writer")
+        .arg(path)
+        .args([seed, args.keys].map(|number| number.to_string()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::io("run", &program, &e))?;
+    let (begun, done) = killed_after(&mut writer, state.commit + commits, path)?;
+    let stressed = Stressed::open(path)?;
+    let stored = stressed.last_commit()?;
+    if stored < done.max(state.commit) || stored > begun.max(state.commit) {
+        return Err(Failure::NotFound(format!(
+            "the last commit is {stored}; {done} was acknowledged, and {begun} had begun"
+        )));
+    }
+    state.advance(seed, args.keys, stored);
+    for (at, partition) in stressed.partitions.iter().enumerate() {
+        if let Some(what) = state.difference(at, partition)? {
+            return Err(Failure::NotFound(format!("after commit {stored}: {what}")));
+        }
+    }
+    let report = stressed.db.verify(VerifyOptions::new())?;
+    if let Some(damage) = report.damage().first() {
+        return Err(Failure::NotFound(format!("after commit {stored}: {damage}")));
+    }
+    Ok(stressed.db.close()?)
+}
+
+/// Reads what the writer prints, and kills it when it has begun the commit `last`. Returns the last numbers that were begun
+/// and acknowledged.
+fn killed_after(writer: &mut Child, last: u64, path: &Path) -> Result<(u64, u64), Failure> {
+    let mut begun = 0;
+    let mut done = 0;
+    let mut is_killed = false;
+    let printed = writer.stdout.take().expect("its output is a pipe");
+    for line in BufReader::new(printed).lines() {
+        let line = line.map_err(|e| Failure::io("read the writer of", path, &e))?;
+        let Some((word, number)) = line.split_once(' ') else { continue };
+        let Ok(number) = number.parse::<u64>() else { continue };
+        match word {
+            "begun" => begun = begun.max(number),
+            _ => done = done.max(number),
+        }
+        // What it had printed before it died is still read.
+        if !is_killed && begun >= last {
+            is_killed = true;
+            writer.kill().map_err(|e| Failure::io("kill the writer of", path, &e))?;
+        }
+    }
+    let status = writer.wait().map_err(|e| Failure::io("wait for the writer of", path, &e))?;
+    // Ctrl-C ends the writer, too, because it is of the same group: as a kill does.
+    match is_killed || progress::is_interrupted() {
+        true => Ok((begun, done)),
+        false => Err(Failure::NotFound(format!("the writer ended by itself: {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use siltstone::fs::MemFs;
+
+    use super::*;
+
+    /// Two sources of one seed agree, and each way to differ is found and named.
+    #[test]
+    fn a_state_that_differs_from_the_commits_is_named() {
+        let db = Db::builder("/db").fs(Arc::new(MemFs::new())).open().unwrap();
+        let partitions = PARTITIONS.map(|name| db.partition(name).unwrap()).to_vec();
+        let counter = db.partition(COUNTER).unwrap();
+        let stressed = Stressed { db, partitions, counter };
+        let mut state = ExpectedState::new();
+        for commit in 1..=300 {
+            let (operations, _) = operations(7, commit, 50);
+            stressed.batch(&operations, commit).commit(Durability::Os).unwrap();
+        }
+        assert_eq!(stressed.last_commit().unwrap(), 300);
+        state.advance(7, 50, 300);
+        let plain = &stressed.partitions[0];
+        assert!(state.partitions[0].len() > 5 && state.difference(0, plain).unwrap().is_none());
+        let (key, _) = plain.first().unwrap().unwrap();
+        let (last, _) = plain.last().unwrap().unwrap();
+        for (changed, content, what) in [
+            (&key[..], Some("other"), "has another value"),
+            (&key[..], None, "is lost"),
+            (&last[..], None, "is lost"),
+            (&b"a"[..], Some("new"), "was deleted and is there"),
+            (&b"z"[..], Some("new"), "was deleted and is there"),
+        ] {
+            let stored = plain.get(changed).unwrap();
+            match content {
+                Some(content) => plain.put(changed, content).unwrap(),
+                None => plain.delete(changed).unwrap(),
+            };
+            let found = state.difference(0, plain).unwrap().unwrap_or_default();
+            assert!(found.ends_with(what) && found.contains("plain"), "{what}: {found}");
+            match stored {
+                Some(stored) => plain.put(changed, stored).unwrap(),
+                None => plain.delete(changed).unwrap(),
+            };
+            assert_eq!(state.difference(0, plain).unwrap(), None);
+        }
+    }
+}
