@@ -121,7 +121,14 @@ impl Writing {
                      or give the bucket up: delete the files remote-* in {path}"
                 )));
             }
-            None => None,
+            None => {
+                progress::end_at_interrupt(format!(
+                    "siltstone: interrupted; {} keeps what it had, and what this command had committed\n  \
+                     the same command again writes the rest",
+                    path.display()
+                ))?;
+                None
+            }
         };
         let builder = match &shipping {
             Some(primary) => primary.builder(),

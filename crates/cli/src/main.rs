@@ -33,6 +33,7 @@ mod scrub;
 mod secondary;
 #[cfg(feature = "server")]
 mod serve;
+mod shell;
 mod source;
 mod stats;
 mod streams;
@@ -62,6 +63,12 @@ enum Command {
     Bench(bench::Args),
     /// Loads files or rows into a partition, or compares them with it
     Load(load::Args),
+    /// Reads subcommands line by line, for one database
+    ///
+    /// A line is a subcommand without the name of the database: `get alice`, `scan --limit 10`. `use NAME` sets the partition,
+    /// `exit` ends. Output that is longer than the terminal goes through $PAGER, or `less`. Builds with the feature
+    /// `shell` edit and complete lines.
+    Shell(shell::Args),
     /// Prints the value of a key
     Get(read::GetArgs),
     /// Sets a key to a value
@@ -192,6 +199,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Bench(args) => bench::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Shell(args) => shell::run(&args, Cli::command()),
         Command::Get(args) => read::get(&args),
         Command::Put(args) => write::put(&args),
         Command::Delete(args) => write::delete(&args),

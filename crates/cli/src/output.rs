@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Io(String),
     /// The reader of the output has closed it.
     PipeClosed,
+    /// Another process of this command has reported it.
+    Reported,
 }
 
 impl Failure {
@@ -39,7 +41,7 @@ impl Failure {
         let text: &dyn Display = match self {
             Failure::Engine(e) => e,
             Failure::NotFound(text) | Failure::Usage(text) | Failure::Io(text) => text,
-            Failure::PipeClosed => return,
+            Failure::PipeClosed | Failure::Reported => return,
         };
         note(format_args!("error: {text}"));
     }
@@ -55,7 +57,9 @@ impl Failure {
             {
                 ExitCode::from(2)
             }
-            Failure::Engine(_) | Failure::NotFound(_) | Failure::Io(_) => ExitCode::from(1),
+            Failure::Engine(_) | Failure::NotFound(_) | Failure::Io(_) | Failure::Reported => {
+                ExitCode::from(1)
+            }
         }
     }
 }

@@ -104,6 +104,11 @@ pub(crate) fn end_at_interrupt(message: String) -> Result<(), Failure> {
     })
 }
 
+/// Makes Ctrl-C end nothing here: the process that a shell waits for gets it as well.
+pub(crate) fn ignore_interrupts() -> Result<(), Failure> {
+    handle_interrupt(|| {})
+}
+
 fn handle_interrupt(handler: impl FnMut() + Send + 'static) -> Result<(), Failure> {
     ctrlc::set_handler(handler)
         .map_err(|error| Failure::Io(format!("cannot wait for Ctrl-C: {error}")))

@@ -374,3 +374,19 @@ fn scale_is_measured_for_partitions_snapshots_and_tables() {
     assert!(rows.iter().any(|row| row["what"] == "get at random"), "{printed}");
     assert!(rows.iter().all(|row| row["us"].is_f64() || row["resident_bytes"].is_u64()));
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupted_load_says_what_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    run(at, &["put", "db", "before", "1"], 0);
+    // More than a pipe holds, so that the load has begun.
+    let rows: String = (0..20_000).map(|n| format!("key {n:06}\t{n}\n")).collect();
+    let load = ["load", "db", "-", "--format", "lines"];
+    let output = interrupt::interrupted(at, &load, rows.as_bytes());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("interrupted; db keeps what it had"), "{errors}");
+    assert_eq!(run(at, &["get", "db", "before"], 0), "1\n");
+}

@@ -159,3 +159,30 @@ fn a_gap_that_damage_left_is_listed_and_given_up() {
     let count: u64 = printed(at, &[&["count"], &in_users[..]].concat(), 0).trim().parse().unwrap();
     assert!((1..2000).contains(&count), "{count}");
 }
+
+/// The shell, with the lines of the file `script`.
+#[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+fn shell(at: &Path, arguments: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let script = std::fs::File::open(at.join("script")).unwrap();
+    command.current_dir(at).arg("shell").args(arguments).stdin(script).output().unwrap()
+}
+
+#[test]
+fn a_shell_runs_the_lines_of_a_script_on_one_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    printed(at, &["put", "db", "a", "1"], 0);
+    printed(at, &["partition", "create", "db", "users"], 0);
+    let script = "# a comment\n\nget a\nuse users\nput \"b c\" 2\nscan\nuse none\nget nothing\ncount\nexit\nget a\n";
+    std::fs::write(at.join("script"), script).unwrap();
+    let output = shell(at, &["db"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\nb c\t2\n1\n", "{errors}");
+    assert!(errors.contains("no partition \"none\"") && errors.contains("no key"), "{errors}");
+    assert!(output.status.success(), "the last line was a success");
+    assert_eq!(shell(at, &["nothing"]).status.code(), Some(1));
+    assert_eq!(shell(at, &["db", "--partition", "none"]).status.code(), Some(1));
+    std::fs::write(at.join("script"), "get nothing\n").unwrap();
+    assert_eq!(shell(at, &["db"]).status.code(), Some(1));
+}
