@@ -3,6 +3,7 @@
 //! Each method calls the engine's method of the same name (design note 8). The documentation of a
 //! method is where applications read it: in this file and in its folder.
 
+mod changes;
 mod durable;
 mod inspect;
 mod streams;

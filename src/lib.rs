@@ -226,6 +226,13 @@ pub use readable::Readable;
 pub use snapshot::{PartitionSnapshot, Snapshot};
 pub use transaction::{PartitionTransaction, Transaction};
 
+/// The commits of a database in their order: [`Db::changes`].
+pub mod changes {
+    pub use lsm_core::changes::{
+        ChangedPartition, Changes, CommittedBatch, FeedItem, KeyChange, LoggedValue,
+    };
+}
+
 /// The clock of a database: [`Builder::clock`].
 pub mod clock {
     pub use lsm_core::clock::{Clock, SystemClock};

@@ -105,6 +105,8 @@ static METRICS: &[Metric] = metrics! {
         Gauge wal_segment_count "wal_segments" "Segments of the log on disk.";
         Gauge table_bytes "table_bytes" "Bytes of live tables.";
         Gauge wal_disk_bytes "wal_disk_bytes" "Bytes of the segments of the log, with reserved space.";
+        Gauge log_retained_bytes "log_retained_bytes" "Bytes of the log that are kept for those who follow the changes.";
+        Gauge log_retained_segment_count "log_retained_segments" "Segments that these bytes are in.";
         Gauge manifest_disk_bytes "manifest_disk_bytes" "Bytes of the manifest.";
         Gauge disk_bytes "disk_bytes" "Bytes of the database on the disk.";
         Gauge leased_bytes "leased_bytes" "Bytes of obsolete files that only secondaries hold, or that are about to be deleted.";

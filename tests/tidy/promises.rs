@@ -10,7 +10,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 15] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
@@ -19,6 +19,7 @@ const PAGES: [(&str, &str); 14] = [
     ("docs/operations.md", "Tests of the promises"),
     ("docs/remote.md", "Tests of the promises"),
     ("docs/service.md", "Tests of the promises"),
+    ("docs/changes.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
     (FAULTS, "Faults"),
     (FAULTS, SCENARIOS[0]),

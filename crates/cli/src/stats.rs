@@ -220,6 +220,8 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "partitions": stats.partitions.iter().map(partition_json).collect::<Vec<_>>(),
         "table_bytes": stats.table_bytes,
         "wal_disk_bytes": stats.wal_disk_bytes,
+        "log_retained_bytes": stats.log_retained_bytes,
+        "log_retained_segment_count": stats.log_retained_segment_count,
         "manifest_disk_bytes": stats.manifest_disk_bytes,
         "disk_bytes": stats.disk_bytes,
         "leased_bytes": stats.leased_bytes,

@@ -81,6 +81,9 @@ pub enum ErrorKind {
     /// A secondary lost its lease, and with it files that it read. The secondary takes a new lease;
     /// existing views and iterators end.
     LeaseLost,
+    /// The log does not reach back to the token of a feed of changes any more. The message names the number after
+    /// which it begins. Read a snapshot, and begin again with its sequence number.
+    TooOld,
     /// The partition has no log: a secondary sees it only as of its last flush.
     NotLogged,
     /// A secondary could not catch up to the requested position within its time limit.

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! 7  db  follow                             may import every other module
-//! 6  read  replay  raw                      functions of a view, and of decoded records
+//! 6  read  replay  raw  changes             functions of a view, and of decoded records
 //! 5  partition  snapshot  compaction        the state of a partition; the choice and the rules of merges
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
@@ -66,6 +66,7 @@
 
 mod batch;
 mod cache;
+pub mod changes;
 pub mod clock;
 pub mod codec;
 mod compaction;

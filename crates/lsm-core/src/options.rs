@@ -131,6 +131,13 @@ pub struct Options {
     /// from a newer state, and what it showed before ends with [`ErrorKind::LeaseLost`]. Default 16 GiB; 0
     /// lets secondaries hold nothing.
     pub leased_bytes_max: u64,
+    /// Bytes of the log that stay on the disk for those who follow the changes (`Db::changes`), after the database
+    /// needs them no more. The oldest segments go first. Writers never wait for a slow follower: it gets
+    /// [`ErrorKind::TooOld`]. Default 0: the log is as long as recovery needs it. In effect from the open on.
+    pub log_retained_bytes: u64,
+    /// Time in seconds for which such bytes stay. They are deleted by the flush or the open after that. Default
+    /// `u64::MAX`: as long as [`Options::log_retained_bytes`] allows.
+    pub log_retained_seconds: u64,
 }
 
 impl Default for Options {
@@ -149,6 +156,8 @@ impl Default for Options {
             manifest_bytes_max: 4 << 20,
             open_files_max: default_open_files(),
             leased_bytes_max: 16 << 30,
+            log_retained_bytes: 0,
+            log_retained_seconds: u64::MAX,
         }
     }
 }
@@ -287,6 +296,8 @@ impl Options {
         manifest_bytes_max: u64,
         open_files_max: usize,
         leased_bytes_max: u64,
+        log_retained_bytes: u64,
+        log_retained_seconds: u64,
     }
 }
 

@@ -171,6 +171,11 @@ pub struct Stats {
     pub table_bytes: u64,
     /// Bytes of all log segments, with the space that is reserved for writes to come.
     pub wal_disk_bytes: u64,
+    /// Bytes of the log that are kept for those who follow the changes, see
+    /// [`Options::log_retained_bytes`](crate::options::Options::log_retained_bytes).
+    pub log_retained_bytes: u64,
+    /// The segments that these bytes are in.
+    pub log_retained_segment_count: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
     /// Bytes of the database on the disk, as its folder has them: live tables, those that are being written,

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::Db;
+use lsm_core::changes::Changes;
 use lsm_core::clock::Clock;
 use lsm_core::db::{Commit, VerifyOptions, VerifyReport};
 use lsm_core::error::{ErrorKind, Result};
 use lsm_core::follow::{FollowedCut, Follower, SyncExtent, SyncReach, SyncResult};
-use lsm_core::types::PartitionId;
+use lsm_core::types::{PartitionId, SeqNo};
 use parking_lot::Mutex;
 
 use self::catch_up::after;
@@ -262,6 +263,43 @@ impl Secondary {
                 synced => return synced.map(drop),
             }
         }
+    }
+
+    /// Returns the durable commits after the token `from`, whole and in their order: first those that are in the log,
+    /// then those that the primary makes. It is the feed of the primary's `Db::changes`, with the same tokens. What
+    /// the log does not attest as durable yet is not shown: the last commit of a primary that rests comes after some
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] with [`Builder::tables_only`](crate::Builder::tables_only). If the log does not reach
+    /// back to the token, `Changes::try_next` returns [`ErrorKind::TooOld`].
+    ///
+    /// # Cost
+    /// Reads each byte of the log once, and the headers of its frames twice. A wait looks at the commit cursor a
+    /// thousand times a second; without a cursor at the folder and the end of the log, two hundred times.
+    ///
+    /// # Examples
+    /// ```
+    /// use lsm_core::changes::FeedItem;
+    /// use lsm_core::types::SeqNo;
+    /// use lsm_core::options::Durability;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let users = primary.partition("users")?;
+    /// # users.put_with("alice", "admin", Durability::Sync)?;
+    /// # users.put_with("bob", "author", Durability::Sync)?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let mut changes = secondary.changes(SeqNo::ZERO)?;
+    /// while let Some(changed) = changes.try_next()? {
+    ///     let FeedItem::Commit(batch) = changed else { continue };
+    ///     println!("{} changes through {}", batch.changes.len(), batch.seq);
+    /// }
+    /// assert!(changes.token() > SeqNo::ZERO);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn changes(&self, from: SeqNo) -> Result<Changes> {
+        self.0.follower.changes(from)
     }
 
     /// Reads every live file as the primary has it now, from its first byte to its last, and

@@ -1,6 +1,7 @@
 //! A store, its oracle, and everything that is held open. Runs each operation on both and compares.
 
 mod erasures;
+mod feed;
 mod reads;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::sim::oracle::check_sound;
 
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
+use feed::Feed;
 use reads::{check_range, pair};
 
 const DIR: &str = "/db";
@@ -62,6 +64,7 @@ pub struct Harness {
     db: Option<Db>,
     random: Rng,
     oracle: Oracle,
+    feed: Feed,
     parts: Vec<Part>,
     dropped: Option<Partition>,
     snapshots: Vec<HeldSnapshot>,
@@ -110,6 +113,7 @@ impl Harness {
             db: Some(db),
             random,
             oracle: Oracle::default(),
+            feed: Feed::new(options),
             parts: Vec::new(),
             dropped: None,
             snapshots: Vec::new(),
@@ -198,6 +202,11 @@ impl Harness {
             Operation::Crash(outcome, options) => self.crash(*outcome, options),
         }
         self.note_durable();
+        self.note_commit();
+        // Not after each, so that it also catches up over segments.
+        if self.seq.get().is_multiple_of(5) {
+            self.follow_changes();
+        }
     }
 
     fn note_durable(&mut self) {
@@ -362,7 +371,8 @@ impl Harness {
         let tables: u64 = levels().map(|level| level.table_count).sum();
         let bytes: u64 = levels().map(|level| level.bytes).sum();
         assert_eq!((of_kind(".sst"), stats.table_bytes), ((tables, bytes), bytes), "{files:?}");
-        assert_eq!(of_kind(".wal").0, stats.wal_segment_count, "{files:?}");
+        let segments = stats.wal_segment_count + stats.log_retained_segment_count;
+        assert_eq!(of_kind(".wal").0, segments, "{files:?}");
         assert_eq!(of_kind(".manifest").0, 1, "{files:?}");
         let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
         let chunks = stores.fold((0, 0), |(count, bytes), store| {
@@ -376,7 +386,7 @@ impl Harness {
         let is_exact = self.snapshots.is_empty();
         let on_disk = of_kind(".chunk");
         assert!(on_disk == chunks || (!is_exact && on_disk > chunks), "{files:?}, {chunks:?}");
-        let others = tables + stats.wal_segment_count + 1 + on_disk.0;
+        let others = tables + segments + 1 + on_disk.0;
         assert_eq!(files.len() as u64, others + 2, "and the lock and the cursor: {files:?}");
     }
 
@@ -413,6 +423,7 @@ impl Harness {
     }
 
     fn reopen(&mut self, options: &Options) {
+        self.follow_changes();
         self.let_go();
         self.db.take().unwrap().close().unwrap();
         let old = self.parts[0].handle.clone();
@@ -424,6 +435,7 @@ impl Harness {
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
         self.enter(db);
+        self.restart_feed(options, false);
         self.check_all();
     }
 
@@ -442,6 +454,8 @@ impl Harness {
         let observed: State =
             self.parts.iter().map(|part| (part.name.to_owned(), observed(part))).collect();
         self.oracle.cut_to(observed);
+        self.restart_feed(options, true);
+        self.check_feed();
         self.check_all();
     }
 

@@ -207,7 +207,10 @@ pub fn options() -> impl Strategy<Value = Options> {
     let cache = prop_oneof![Just(0u64), Just(2 << 10), Just(1 << 20)];
     let buffer = prop_oneof![Just(4u64 << 10), Just(32 << 10)];
     let sizes = (cache, buffer, 2..8u64, 1..2000u64);
-    (sizes, any::<bool>()).prop_map(|((cache, buffer, segments, manifest), are_mapped)| {
+    // Mostly the whole log, so that a feed of changes is never too old.
+    let retained = prop_oneof![1 => Just(0u64), 1 => Just(16 << 10), 6 => Just(u64::MAX)];
+    let strategy = (sizes, any::<bool>(), retained);
+    strategy.prop_map(|((cache, buffer, segments, manifest), are_mapped, retained)| {
         Options::new()
             .cache_bytes(cache)
             .tables_mapped(are_mapped)
@@ -215,6 +218,7 @@ pub fn options() -> impl Strategy<Value = Options> {
             .wal_segment_bytes(4 << 10)
             .wal_bytes_max(segments * (4 << 10))
             .manifest_bytes_max(manifest)
+            .log_retained_bytes(retained)
     })
 }
 

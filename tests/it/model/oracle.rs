@@ -128,6 +128,11 @@ impl Oracle {
         self.logged.all_is_durable();
     }
 
+    /// The last logged commit since the open or the last power cut.
+    pub fn last_commit(&self) -> Option<SeqNo> {
+        self.commits.last().map(|(seq, _)| *seq)
+    }
+
     /// The last commit that was synced.
     pub fn synced_seq(&self) -> SeqNo {
         self.synced

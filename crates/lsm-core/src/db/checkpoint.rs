@@ -27,7 +27,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, link_or_copy};
 use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
-use crate::version::{DbVersion, HookKind, LogCut, Manifest};
+use crate::version::{DbVersion, HookKind, LogCut, Manifest, RetainedLog};
 
 /// A partition and the view that keeps its tables and values from being removed.
 type Pinned = (Arc<PartitionState>, Arc<ReadView>);
@@ -147,6 +147,8 @@ fn write_manifest(
     // The copy gets no segment: everything before the moment is in tables, and a segment would add
     // later commits.
     copy.log_segments.clear();
+    // The copy has no log, so a feed of it begins with its sequence number.
+    copy.retained = RetainedLog::default();
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
     copy.replay_from = None;

@@ -61,7 +61,10 @@ impl DbInner {
             let name = FileName::parse(&entry.name);
             name.is_some_and(|name| match name.kind {
                 FileKind::Sst => !live.contains(&name.number),
-                FileKind::Wal => !version.log_segments.contains_key(&name.number),
+                FileKind::Wal => {
+                    !version.log_segments.contains_key(&name.number)
+                        && !version.retained.segments.contains_key(&name.number)
+                }
                 FileKind::Manifest | FileKind::Chunk => false,
             })
         });

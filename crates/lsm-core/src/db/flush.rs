@@ -22,7 +22,7 @@ use super::install::{Installation, Installer};
 use super::job::{JobRunner, JobTables, StartedJob};
 use super::job_parts::JobParts;
 use super::jobs::{FlushTurn, Jobs};
-use super::log::{Log, LogRetention, WrittenFlush};
+use super::log::{Keeping, Log, LogRetention, ReleasedLog, WrittenFlush};
 use super::ownership::Ownership;
 use super::sealing::MemtableSealer;
 use super::spans::spans_added;
@@ -222,6 +222,8 @@ impl Flusher {
             released.inspect_err(|_| self.installer.removal().forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
         changes.extend(released.changes());
+        let keeping = self.keeping_of(&released);
+        changes.extend(keeping.changes.iter().cloned());
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.runner.commit.visible_seq()));
@@ -248,13 +250,21 @@ impl Flusher {
             return Ok(());
         }
         self.count_flush(partition, &written);
-        // After the edit. A crash in between leaves files that no manifest lists, and the next open
-        // removes them.
-        self.log.delete_released(&released);
+        // After the edit. A crash in between leaves files that no manifest lists; the next open removes them.
+        self.log.delete_released(&released, keeping);
         // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.installer.removal().remove();
         // An error is returned although the flush is installed.
         self.log.sync_spent(&released)
+    }
+
+    /// The treatment of the segments that a flush releases: some stay for those who follow the changes.
+    fn keeping_of(&self, released: &ReleasedLog) -> Keeping {
+        if !self.log.keeps() {
+            return Keeping::default();
+        }
+        let now = self.runner.calendar.unix_time();
+        self.log.keep(released, &self.runner.catalog.current().retained, now)
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

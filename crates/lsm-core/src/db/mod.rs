@@ -16,6 +16,7 @@ mod background;
 mod batch;
 mod calendar;
 mod catalog;
+mod changes;
 mod checkpoint;
 mod clear_seqs;
 mod close;

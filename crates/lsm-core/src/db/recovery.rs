@@ -25,11 +25,12 @@ use super::catalog::DEFAULT;
 use super::context::DbContext;
 use super::epoch::{Tables, store_sections};
 use super::hook_binding::{HooksOf, resolve};
+use super::log::KeepLimits;
 use crate::clock::Clock;
 use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
-use crate::fs::{Fs, OpenFiles};
+use crate::fs::{AppendMode, Fs, OpenFiles};
 use crate::hooks::{AttachedStore, EventQueue, HookProvider, StoreWishes, ValueStoreFactory};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
@@ -37,8 +38,8 @@ use crate::options::{Options, PartitionOptions};
 use crate::shared::CommitCursorWriter;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{
-    Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply,
-    next_free, recover,
+    Change, DbVersion, Fork, LogCut, Manifest, Recovered, RetainedSegment, VersionEdit, VersionSet,
+    apply, next_free, recover,
 };
 use crate::wal::LogPlace;
 
@@ -266,9 +267,9 @@ impl OpenPlan {
         options: &Options,
         hooks: &HooksOf,
     ) -> Result<RecoveredState> {
-        let DbContext { fs, dir, epoch, numbers, clock, .. } = context;
+        let DbContext { fs, dir, numbers, clock, .. } = context;
         let dir = dir.as_path();
-        let epoch = *epoch;
+        let epoch = context.epoch;
         // The tables share one sync of the folder: there may be thousands of them.
         // A database that is being opened has no statistics yet.
         let later = Some(SyncLater::new(options.open_files_max));
@@ -286,7 +287,7 @@ impl OpenPlan {
         let last_seq = end.last_seq.max(self.last_known_seq());
         check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
         let replayed = std::mem::take(&mut tables.changes);
-        let mut changes = self.epoch_changes(epoch, replayed, end.place, last_seq);
+        let mut changes = self.epoch_changes(context, options, replayed, end.place, last_seq)?;
         let number = self.version.edit_number + 1;
         let sections = store_sections(&tables.added, hooks)?;
         changes.extend(sections.iter().map(|(partition, bytes)| Change::StoreSection {
@@ -345,21 +346,22 @@ impl OpenPlan {
         }
     }
 
-    /// The changes that begin `epoch` after a log that ended at `place`, with the tables of `replayed`.
+    /// The changes that begin the epoch of `context` after a log that ended at `place`, with the tables of `replayed`.
     fn epoch_changes(
         &self,
-        epoch: Epoch,
+        context: &DbContext,
+        options: &Options,
         replayed: Vec<Change>,
         place: LogPlace,
         last_seq: SeqNo,
-    ) -> Vec<Change> {
+    ) -> Result<Vec<Change>> {
         let LogPlace { segment, offset } = place;
         // The end of the old log is recorded. Its files may reappear if a sync of the folder fails,
         // and a torn frame at its end must never count later.
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
         // First, as in a snapshot: beginning an epoch clears the place where the old log was
         // closed, and must not clear later changes.
-        let mut changes = vec![Change::EpochBegan { epoch, cut }];
+        let mut changes = vec![Change::EpochBegan { epoch: context.epoch, cut }];
         changes.extend(replayed);
         if self.recovered.is_none() {
             changes.push(self.first_partition());
@@ -368,7 +370,45 @@ impl OpenPlan {
         let segments = self.version.log_segments.keys();
         changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(last_seq));
-        changes
+        changes.extend(self.retention(KeepLimits::of(options), context, place, last_seq)?);
+        Ok(changes)
+    }
+
+    /// The changes that keep the log of the epoch before, which ended at `place`, for those who follow the changes.
+    ///
+    /// # Durability
+    /// The segments that are kept are synced: the process before may have ended without a sync of the last frames,
+    /// and these are read after a crash.
+    fn retention(
+        &self,
+        limits: KeepLimits,
+        context: &DbContext,
+        place: LogPlace,
+        last_seq: SeqNo,
+    ) -> Result<Vec<Change>> {
+        let LogPlace { segment, offset } = place;
+        let mut left = Vec::new();
+        // Later ones are a reserve, or of a writer that was fenced.
+        for (number, epoch) in self.version.log_segments.range(..=segment) {
+            if !limits.is_on() {
+                break;
+            }
+            let name = FileName::new(FileKind::Wal, *number, *epoch);
+            let path = name.path(&context.dir);
+            context.fs.open_append(&path, AppendMode::Existing)?.sync()?;
+            let since = context.clock.unix_time().as_secs();
+            let kept = RetainedSegment { epoch: *epoch, bytes: self.len_of(&name), since };
+            left.push((*number, kept));
+        }
+        let now = context.clock.unix_time();
+        let keeping = limits.keep(&self.version.retained, left, now);
+        let mut changes = keeping.changes;
+        // The files of those that are not kept any more are among the orphans.
+        if limits.is_on() && self.recovered.is_some() {
+            let end = LogCut { segment, offset, last_seq };
+            changes.push(Change::RetainedEnd { epoch: self.version.epoch, end });
+        }
+        Ok(changes)
     }
 
     /// The change that makes the partition which every new database has.

@@ -84,6 +84,8 @@ impl DbInner {
             stalled: Duration::from_nanos(counters.stall_nanos.get()),
             wal_segment_count: self.catalog.current().log_segments.len() as u64,
             wal_disk_bytes: self.log.disk_bytes(),
+            log_retained_segment_count: self.catalog.current().retained.segments.len() as u64,
+            log_retained_bytes: self.catalog.current().retained.bytes(),
             manifest_disk_bytes: self.catalog.manifest_bytes(),
             disk_bytes: 0,
             leased_bytes: leased_file_bytes
@@ -111,6 +113,7 @@ impl DbInner {
             + self.context.under_way.bytes(&*self.context.fs)
             + self.catalog.cursor_bytes()
             + stats.wal_disk_bytes
+            + stats.log_retained_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);

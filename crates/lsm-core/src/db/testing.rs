@@ -12,7 +12,7 @@ use super::commit::CommitEnv;
 use super::commit::Deletion;
 use super::events::Notice;
 use super::leases::LeaseTable;
-use super::log::{Log, LogEnv, LogSettings, LogWriter};
+use super::log::{KeepLimits, Log, LogEnv, LogSettings, LogWriter};
 use super::obsolete::ObsoleteFiles;
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
@@ -223,6 +223,7 @@ impl TestLog {
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
             segment_bytes_max,
             is_mapped: true,
+            kept: KeepLimits::default(),
         };
         let env = Arc::new(TestEnv::default());
         TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO, env.clone()), env }

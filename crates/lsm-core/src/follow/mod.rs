@@ -11,6 +11,7 @@
 //! attach.rs     the manifest of a folder, at first and after each change
 //! layout.rs     which partitions there are, and their hooks
 //! verify.rs     the verification of all files
+//! changes.rs    how far the log may be shown to a feed of changes
 //! tail.rs       the places in manifest and log, and how they move on
 //!   bound.rs           how far a round goes, and who says so
 //!   version/tail.rs   the manifest, edit by edit
@@ -29,6 +30,7 @@
 
 mod attach;
 mod bound;
+mod changes;
 mod layout;
 mod log;
 mod memtables;

@@ -87,7 +87,7 @@ impl Inner {
         Ok(self.cut_of(reached, is_durable, |id| group.contains(&id)))
     }
 
-    fn sync_under(
+    pub(super) fn sync_under(
         &self,
         tail: &mut FollowPosition,
         extent: SyncExtent<'_>,

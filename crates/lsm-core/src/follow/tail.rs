@@ -204,6 +204,14 @@ impl FollowPosition {
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
+    /// The bound that the last look has found.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub(super) fn bound(&self) -> Bound {
+        self.last_bound.expect("a round looks first").1
+    }
+
     /// Returns `true` if the folder had all commits when the round began, and `bound` admits everything in it.
     pub(super) fn is_current(&self, bound: &Bound) -> bool {
         self.folder == FolderState::Current && bound.source == BoundSource::Log

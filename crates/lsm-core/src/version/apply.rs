@@ -68,6 +68,12 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
     }
+    for (&file, &segment) in &version.retained.segments {
+        changes.push(Change::SegmentRetained { file, segment });
+    }
+    for (&epoch, &end) in &version.retained.ends {
+        changes.push(Change::RetainedEnd { epoch, end });
+    }
     // After the segments: it names one of them.
     changes.extend(version.replay_from.map(Change::ReplayFrom));
     changes.extend(version.flush_beyond_sync.map(Change::FlushBeyondSync));
@@ -235,6 +241,9 @@ impl VersionBuilder {
             // Listed by name, so that a new change does not compile until it is applied.
             Change::SegmentAdded { .. }
             | Change::SegmentRemoved { .. }
+            | Change::SegmentRetained { .. }
+            | Change::SegmentForgotten { .. }
+            | Change::RetainedEnd { .. }
             | Change::EpochBegan { .. }
             | Change::LogClosed(_)
             | Change::ReplayFrom(_)

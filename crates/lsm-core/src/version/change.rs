@@ -13,6 +13,7 @@ use super::record::{
     put_options, put_span, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
     read_partition, read_seq, read_span, read_text,
 };
+use super::retained::RetainedSegment;
 use super::table::SstMeta;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::options::PartitionOptions;
@@ -156,6 +157,25 @@ pub enum Change {
         /// A range that was added, or a part of it.
         span: DeletedRange,
     },
+    /// A log segment that was removed stays for those who follow the changes. After its removal.
+    SegmentRetained {
+        /// The segment.
+        file: FileNo,
+        /// The rest that is known of it.
+        segment: RetainedSegment,
+    },
+    /// A segment is not retained any more.
+    SegmentForgotten {
+        /// The segment.
+        file: FileNo,
+    },
+    /// The log of an epoch that has retained segments ended here.
+    RetainedEnd {
+        /// The epoch.
+        epoch: Epoch,
+        /// Its end.
+        end: LogCut,
+    },
     /// A section of an edit for the partition's value store.
     StoreSection {
         /// The partition.
@@ -194,10 +214,13 @@ pub(super) enum Tag {
     FlushBeyondSync = 21,
     SpanAdded = 22,
     SpanRemoved = 23,
+    SegmentRetained = 24,
+    SegmentForgotten = 25,
+    RetainedEnd = 26,
 }
 
 impl Tag {
-    const ALL: [Tag; 23] = [
+    const ALL: [Tag; 26] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -221,6 +244,9 @@ impl Tag {
         Tag::FlushBeyondSync,
         Tag::SpanAdded,
         Tag::SpanRemoved,
+        Tag::SegmentRetained,
+        Tag::SegmentForgotten,
+        Tag::RetainedEnd,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -234,8 +260,13 @@ impl Tag {
 
     /// Returns `true` if a reader that does not know the tag reads the same state without the change.
     pub(super) fn may_be_skipped(self) -> bool {
-        // Such a reader walks more of the log, which still exists.
-        self == Tag::ReplayFrom
+        match self {
+            // Such a reader walks more of the log, which still exists.
+            Tag::ReplayFrom => true,
+            // Such a reader does not need these segments, and such a writer deletes them.
+            Tag::SegmentRetained | Tag::SegmentForgotten | Tag::RetainedEnd => true,
+            _ => false,
+        }
     }
 }
 
@@ -266,6 +297,9 @@ impl Change {
             Change::ClearSeqRemoved { .. } => Tag::ClearSeqRemoved,
             Change::SpanAdded { .. } => Tag::SpanAdded,
             Change::SpanRemoved { .. } => Tag::SpanRemoved,
+            Change::SegmentRetained { .. } => Tag::SegmentRetained,
+            Change::SegmentForgotten { .. } => Tag::SegmentForgotten,
+            Change::RetainedEnd { .. } => Tag::RetainedEnd,
         }
     }
 
@@ -297,7 +331,16 @@ impl Change {
                 put_all(out, &[partition.0.into(), seq.get(), memtables_through.0]);
             }
             Change::SegmentAdded { file, epoch } => put_all(out, &[file.0, epoch.0.into()]),
-            Change::SegmentRemoved { file } => put_varint(out, file.0),
+            Change::SegmentRemoved { file } | Change::SegmentForgotten { file } => {
+                put_varint(out, file.0);
+            }
+            Change::SegmentRetained { file, segment: RetainedSegment { epoch, bytes, since } } => {
+                put_all(out, &[file.0, epoch.0.into(), *bytes, *since]);
+            }
+            Change::RetainedEnd { epoch, end } => {
+                put_varint(out, epoch.0.into());
+                put_cut(out, end);
+            }
             Change::EpochBegan { epoch, cut } => {
                 put_varint(out, epoch.0.into());
                 // The cut is absent in the first epoch; then the body ends here.
@@ -368,6 +411,9 @@ impl Change {
             },
             Tag::SegmentAdded => read_segment_added(r)?,
             Tag::SegmentRemoved => Change::SegmentRemoved { file: FileNo(r.varint()?) },
+            Tag::SegmentRetained => read_segment_retained(r)?,
+            Tag::SegmentForgotten => Change::SegmentForgotten { file: FileNo(r.varint()?) },
+            Tag::RetainedEnd => read_retained_end(r)?,
             Tag::EpochBegan => {
                 let epoch = Epoch(r.varint_u32()?);
                 let cut = if r.is_empty() { None } else { Some(read_cut(r)?) };
@@ -394,19 +440,34 @@ impl Change {
             Tag::SpanAdded => {
                 Change::SpanAdded { partition: read_partition(r)?, span: read_span(r)? }
             }
-            Tag::SpanRemoved => {
-                Change::SpanRemoved { partition: read_partition(r)?, span: read_span(r)? }
-            }
+            Tag::SpanRemoved => read_span_removed(r)?,
             Tag::GapAdded => Change::GapAdded { partition: read_partition(r)?, gap: read_gap(r)? },
-            Tag::GapRemoved => {
-                Change::GapRemoved { partition: read_partition(r)?, gap: read_gap(r)? }
-            }
+            Tag::GapRemoved => read_gap_removed(r)?,
         })
     }
 }
 
 fn read_segment_added(r: &mut Reader<'_>) -> Result<Change, EditFault> {
     Ok(Change::SegmentAdded { file: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) })
+}
+
+fn read_segment_retained(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    let file = FileNo(r.varint()?);
+    let epoch = Epoch(r.varint_u32()?);
+    let segment = RetainedSegment { epoch, bytes: r.varint()?, since: r.varint()? };
+    Ok(Change::SegmentRetained { file, segment })
+}
+
+fn read_retained_end(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    Ok(Change::RetainedEnd { epoch: Epoch(r.varint_u32()?), end: read_cut(r)? })
+}
+
+fn read_gap_removed(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    Ok(Change::GapRemoved { partition: read_partition(r)?, gap: read_gap(r)? })
+}
+
+fn read_span_removed(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    Ok(Change::SpanRemoved { partition: read_partition(r)?, span: read_span(r)? })
 }
 
 fn read_superseded(r: &mut Reader<'_>) -> Result<Change, EditFault> {

@@ -35,6 +35,10 @@
 //!                         take the log for one that has lost its end
 //!  22 range deleted       partition, range; a reader that skipped it would show what was deleted
 //!  23 range settled       partition, range: nothing older lies in it any more
+//!  24 segment retained    file, epoch, bytes, seconds since 1970; with the skip bit, as the next two: everything
+//!                         in these segments is in tables, and a writer that skips them deletes the files
+//!  25 segment forgotten   file
+//!  26 retained end        epoch, place in the log
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)

@@ -35,6 +35,7 @@ mod manifest;
 mod partition_map;
 mod record;
 mod recover;
+mod retained;
 mod set;
 mod table;
 mod tail;
@@ -63,6 +64,7 @@ pub use record::{
 };
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, age_of, has_begun, is_named, next_free, recover, recover_through};
+pub use retained::{RetainedLog, RetainedSegment};
 pub use set::{PastGeneration, VersionSet};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
@@ -183,6 +185,8 @@ pub struct DbVersion {
     /// Everything in the log before this place is durable, and in tables or of a dropped partition. Absent:
     /// nothing is known about the segments.
     pub replay_from: Option<LogCut>,
+    /// The segments that are kept for those who follow the changes.
+    pub retained: RetainedLog,
     /// A flush of this epoch that did not wait for the log.
     pub flush_beyond_sync: Option<FlushBeyondSync>,
     /// The largest sequence known when the last edit was made.
@@ -193,6 +197,16 @@ impl DbVersion {
     /// A database without partitions, before its first edit.
     pub fn empty(db_id: DbId) -> DbVersion {
         DbVersion { db_id, next_file: FileNo(1), ..DbVersion::default() }
+    }
+
+    /// The same version without a table.
+    #[must_use]
+    pub fn without_tables(&self) -> DbVersion {
+        let mut copy = self.clone();
+        for partition in self.partitions.values() {
+            copy.partitions.insert(Arc::new(partition.without_tables()));
+        }
+        copy
     }
 
     /// The sequence through which the log was durable, according to flushes of logged partitions.

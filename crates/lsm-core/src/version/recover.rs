@@ -246,6 +246,7 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
     let tables = version.partitions.values().flat_map(|partition| partition.tables());
     let mut files: Vec<_> = tables.map(|(_, table)| table.meta.file).collect();
     files.extend(version.log_segments.keys());
+    files.extend(version.retained.segments.keys());
     files.sort_unstable();
     match files.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(Refused(format!("file {} is live twice", pair[0]))),

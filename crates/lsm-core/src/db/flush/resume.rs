@@ -22,6 +22,7 @@ use crate::db::install::check_synced;
 use crate::db::jobs::FlushTurn;
 use crate::db::unconfirmed::DoubtfulFiles;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{AttachedStore, Event, PendingHandle};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
@@ -122,7 +123,7 @@ impl Flusher {
             self.log.delete_unnamed(number);
             self.let_go(rewritten);
         })?;
-        let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
+        let NewLog { number: edit, changes, kept, dropped, sections, condemned, forgotten } = edit;
         let relocated = self.runner.catalog.unconfirmed().until_installed(relocated);
         let installed = versions.install(changes);
         let version = match installed {
@@ -149,6 +150,7 @@ impl Flusher {
         writer.restart(segment);
         drop(writer);
         self.log.let_go(condemned);
+        self.runner.catalog.let_go(forgotten);
         dropped
             .iter()
             .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));
@@ -187,6 +189,8 @@ struct NewLog<'a> {
     sections: Vec<StoreSection<'a>>,
     /// The segments that count no more.
     condemned: Vec<FileNo>,
+    /// Those that were kept for those who follow the changes, with their lengths in bytes.
+    forgotten: Vec<(FileName, u64)>,
 }
 
 impl<'a> NewLog<'a> {
@@ -206,6 +210,12 @@ impl<'a> NewLog<'a> {
         let mut changes: Vec<Change> =
             condemned.iter().map(|file| Change::SegmentRemoved { file: *file }).collect();
         changes.push(Change::SegmentAdded { file: segment, epoch });
+        // The commits between them and the new segment are in no log any more.
+        let forgotten = current.retained.segments.iter();
+        changes.extend(forgotten.clone().map(|(file, _)| Change::SegmentForgotten { file: *file }));
+        let forgotten = forgotten
+            .map(|(file, kept)| (FileName::new(FileKind::Wal, *file, kept.epoch), kept.bytes));
+        let forgotten = forgotten.collect();
         let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) = rewritten
             .iter()
             .partition(|(partition, _)| current.partitions.contains_key(partition.id));
@@ -221,7 +231,7 @@ impl<'a> NewLog<'a> {
             bytes: bytes.clone(),
         }));
         changes.push(Change::LastSeq(last_seq));
-        Ok(NewLog { number, changes, kept, dropped, sections, condemned })
+        Ok(NewLog { number, changes, kept, dropped, sections, condemned, forgotten })
     }
 }
 

@@ -97,6 +97,11 @@ impl SegmentFiles {
         bytes
     }
 
+    /// The bytes of one of them.
+    pub(super) fn bytes_of(&self, number: FileNo) -> u64 {
+        self.files.lock().bytes.get(&number).copied().unwrap_or_default()
+    }
+
     /// The bytes of all of them.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.lock();

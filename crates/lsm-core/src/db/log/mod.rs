@@ -11,9 +11,11 @@
 //! handles.rs   syncs for want of handles: segments are open until they are synced
 //! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections after the last frame of a sealed segment
+//! keeping.rs   the segments that stay for those who follow the changes
 //! retention.rs the question of a flush: may the manifest record it?
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
+//! feeds.rs     waits of feeds of changes
 //! files.rs     the space of the segments on the disk
 //! maintenance.rs the work of the log thread: syncs after the interval, marks, the reserve
 //! ```
@@ -36,8 +38,10 @@
 //! Lock order: `writer`, then the locks of the environment to install an edit, then `sync`.
 
 mod env;
+mod feeds;
 mod files;
 mod handles;
+mod keeping;
 mod lengths;
 mod maintenance;
 mod marks;
@@ -69,7 +73,8 @@ use crate::version::Change;
 use crate::wal::Lsn;
 
 pub(super) use env::DbLogEnv;
-pub(super) use retention::{LogRetention, WrittenFlush};
+pub(super) use keeping::{KeepLimits, Keeping};
+pub(super) use retention::{LogRetention, ReleasedLog, WrittenFlush};
 pub(super) use state::BegunSegment;
 pub(super) use writer::LogWriter;
 
@@ -139,6 +144,8 @@ pub(super) struct LogSettings {
     pub(super) segment_bytes_max: u64,
     /// `true` if appends may go through a mapping.
     pub(super) is_mapped: bool,
+    /// The part of the log that stays when nothing needs it.
+    pub(super) kept: KeepLimits,
 }
 
 impl LogSettings {
@@ -157,6 +164,7 @@ impl LogSettings {
                 .wal_segment_bytes
                 .min(options.write_buffer_bytes.max(SEGMENT_BYTES_MIN)),
             is_mapped: options.wal_mapped,
+            kept: KeepLimits::of(options),
         }
     }
 }

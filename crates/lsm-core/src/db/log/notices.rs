@@ -41,6 +41,11 @@ impl DurabilityWaiters {
         (due.into_iter().map(|waiting| waiting.notice).collect(), last)
     }
 
+    /// Adds a notice of the first operation that is durable after `seq`. It requests no sync.
+    pub(super) fn add_after(&mut self, seq: SeqNo, notice: Notice) {
+        self.waiting.push(Waiting { seq: seq.plus(1), end: Lsn(u64::MAX), notice });
+    }
+
     pub(super) fn take_all(&mut self) -> Vec<Notice> {
         self.take_due(SeqNo::MAX, Lsn(u64::MAX)).0
     }

@@ -6,7 +6,7 @@
 //! durable, in the log or in the tables of the flush. Otherwise a crash could keep half of a batch over two
 //! partitions (design note 17).
 
-use super::Log;
+use super::{Keeping, Log};
 use crate::error::Result;
 use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
@@ -45,7 +45,7 @@ impl WrittenFlush {
 /// The part of the log that a flush makes unnecessary.
 #[derive(Default)]
 pub(in crate::db) struct ReleasedLog {
-    segments: Vec<FileNo>,
+    pub(super) segments: Vec<FileNo>,
     /// The place where a replay begins from now on.
     replay_from: Option<LogCut>,
     /// The flush did not wait for the log.
@@ -80,8 +80,9 @@ impl Log {
     ) -> Result<ReleasedLog> {
         let WrittenFlush { partition, last_seq, is_logged, has_values } = *flush;
         let releases = retention == LogRetention::Release;
-        // Not if handles of values are in the log: a sync of it makes the values durable.
-        let may_lag = releases && is_logged && !has_values;
+        // Not if handles of values are in the log: a sync of it makes the values durable. Nor if the log is kept
+        // for those who follow it: after a crash it would lack commits that are in tables.
+        let may_lag = releases && is_logged && !has_values && !self.settings.kept.is_on();
         let durable = may_lag.then(|| self.durable_before_run(partition, last_seq)).flatten();
         if is_logged && durable.is_none() {
             self.sync_through_seq(last_seq)?;
@@ -104,9 +105,12 @@ impl Log {
         Ok(ReleasedLog { segments, replay_from, ahead, is_obsolete })
     }
 
-    /// Deletes the segments that a flush made unnecessary, whose edit is durable.
-    pub(in crate::db) fn delete_released(&self, released: &ReleasedLog) {
+    /// Deletes the segments that a flush made unnecessary, whose edit is durable, but those that are kept.
+    pub(in crate::db) fn delete_released(&self, released: &ReleasedLog, keeping: Keeping) {
         self.segments_removed(&released.segments);
+        if !keeping.released.is_empty() {
+            self.env.let_go(keeping.released);
+        }
     }
 
     /// Syncs a log that has nothing that is needed, and little else: once that is durable, the log is idle.

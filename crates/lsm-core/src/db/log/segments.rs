@@ -196,7 +196,13 @@ impl Log {
             .map(|closed| closed.header.number)
             .collect();
         let first = writer.first_after(&obsolete);
+        let end = closed_end(&writer, &obsolete);
         drop(writer);
+        // Durability: a segment that is kept is read after a crash. Frames of a dropped partition may not be
+        // durable yet, and no flush has waited for them.
+        if let Some(end) = end.filter(|_| self.settings.kept.is_on()) {
+            self.sync_through(end)?;
+        }
         // The header of the next segment names the end of the last one of these. It is durable before that
         // is removed.
         if let Some(first) = first.filter(|_| !obsolete.is_empty()) {
@@ -251,8 +257,20 @@ impl Log {
             self.note_removed(&first);
         }
         drop(writer);
-        self.let_go(numbers.iter().copied());
+        if self.settings.kept.is_on() {
+            numbers.iter().for_each(|number| {
+                self.files.note_gone(*number);
+            });
+        } else {
+            self.let_go(numbers.iter().copied());
+        }
     }
+}
+
+/// The end of the last one of `obsolete`, which are the first closed segments.
+fn closed_end(writer: &LogWriter<'_>, obsolete: &[FileNo]) -> Option<Lsn> {
+    let last = obsolete.len().checked_sub(1)?;
+    writer.state.closed.get(last).map(BegunSegment::end_lsn)
 }
 
 fn removals(segments: &[FileNo]) -> Vec<Change> {

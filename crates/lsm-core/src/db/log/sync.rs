@@ -465,19 +465,6 @@ impl Log {
         }
     }
 
-    /// Refuses the waiting notices, and later ones: the log has ended.
-    pub(in crate::db) fn shut_notices(&self) {
-        let mut sync = self.sync.lock();
-        // Under the lock under which notices are added: a later one is refused at once, and none
-        // waits for a sync that no thread will make.
-        sync.waiters.is_shut = true;
-        let refused = sync.waiters.take_all();
-        drop(sync);
-        if !refused.is_empty() {
-            self.env.answer(refused, Err(Error::closed()));
-        }
-    }
-
     /// Makes these segments durable, with the values that their frames point to.
     fn sync_files(&self, segments: &[UnsyncedSegment]) -> Result<()> {
         // The device works on values and log at the same time. A second thread for the values would

@@ -57,6 +57,10 @@ impl OpenPlan {
             );
         }
         for name in &self.names {
+            // Kept for those who follow the changes.
+            if name.kind == FileKind::Wal && version.retained.segments.contains_key(&name.number) {
+                continue;
+            }
             if name.kind == FileKind::Chunk && !knows_chunks {
                 continue;
             }

@@ -39,6 +39,25 @@ impl VersionBuilder {
                 self.version.log_closed = Some(end);
                 self.known(end.last_seq);
             }
+            Change::SegmentRetained { file, segment } => {
+                self.used(file);
+                let is_live = self.version.log_segments.contains_key(&file);
+                if is_live || self.version.retained.segments.insert(file, segment).is_some() {
+                    return refuse(format!(
+                        "log segment {file} is retained twice, or while it is live"
+                    ));
+                }
+            }
+            Change::SegmentForgotten { file } => {
+                if !self.version.retained.forget(file) {
+                    return refuse(format!("log segment {file} is forgotten but not retained"));
+                }
+            }
+            // Without a segment the end is of no use.
+            Change::RetainedEnd { epoch, end } if !self.version.retained.segments.is_empty() => {
+                self.version.retained.ends.insert(epoch, end);
+            }
+            Change::RetainedEnd { .. } => {}
             Change::ReplayFrom(from) => self.replay_from(from)?,
             Change::FlushBeyondSync(ahead) => self.flush_beyond_sync(ahead)?,
             // The larger one counts: an older edit must not bring a used number back.

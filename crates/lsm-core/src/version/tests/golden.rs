@@ -22,6 +22,15 @@ fn bytes_of_an_edit_are_these() {
         Change::ClearSeqRemoved { partition: PartitionId(3), seq: seq(299) },
         Change::SpanAdded { partition: PartitionId(3), span: span(b"from", Some(b"to"), 301) },
         Change::SpanRemoved { partition: PartitionId(3), span: span(b"", None, 298) },
+        Change::SegmentRetained {
+            file: FileNo(8),
+            segment: RetainedSegment { epoch: Epoch(4), bytes: 4096, since: 7 },
+        },
+        Change::SegmentForgotten { file: FileNo(8) },
+        Change::RetainedEnd {
+            epoch: Epoch(4),
+            end: LogCut { segment: FileNo(8), offset: 4096, last_seq: seq(298) },
+        },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -38,6 +47,9 @@ fn bytes_of_an_edit_are_these() {
         "2603 03 ab02",
         "2c0b 03 0466726f6d 02746f ad02",
         "2e05 03 00 00 aa02",
+        "3105 08 04 8020 07",
+        "3301 08",
+        "3506 04 08 8020 aa02",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }
