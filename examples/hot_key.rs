@@ -7,33 +7,49 @@
 #![expect(clippy::disallowed_methods, reason = "it measures time")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use siltstone::{Db, ErrorKind, Partition, Result, Transaction};
 
 const THREADS: u64 = 8;
-const EACH: u64 = 2_000;
+
+/// The attempts of a measurement.
+#[derive(Clone, Copy)]
+struct Load {
+    /// The number of increments of each thread.
+    each: u64,
+    /// The time for which an attempt computes between its read and its write.
+    work: Duration,
+}
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("this program writes 8 bytes"))
 }
 
+fn compute(work: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < work {
+        std::hint::spin_loop();
+    }
+}
+
 /// The way in which a transaction reads the counter.
 type Read = fn(&mut Transaction, &Partition) -> Result<Option<siltstone::Slice>>;
 
-/// Increments a counter `EACH` times on each of the threads. Returns the commits of a second and the number
-/// of attempts.
-fn count(db: &Db, name: &str, read: Read) -> Result<(f64, u64)> {
+/// Increments a counter on each of the threads. Returns the commits of a second and the number of attempts.
+fn count(db: &Db, name: &str, load: Load, read: Read) -> Result<(f64, u64)> {
+    let Load { each, work } = load;
     let counters = db.partition("counters")?;
     let attempts = AtomicU64::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..EACH {
+                for _ in 0..each {
                     let added = db.transact(|transaction| {
                         attempts.fetch_add(1, Ordering::Relaxed);
                         let old = read(transaction, &counters)?.map_or(0, |old| number(&old));
+                        compute(work);
                         transaction.put(&counters, "visits", (old + 1).to_be_bytes());
                         Ok::<_, siltstone::Error>(())
                     });
@@ -42,13 +58,26 @@ fn count(db: &Db, name: &str, read: Read) -> Result<(f64, u64)> {
             });
         }
     });
-    let rate = (THREADS * EACH) as f64 / start.elapsed().as_secs_f64();
+    let rate = (THREADS * each) as f64 / start.elapsed().as_secs_f64();
     let counted = counters.get("visits")?.map_or(0, |visits| number(&visits));
-    assert_eq!(counted, THREADS * EACH, "no increment is lost");
+    assert_eq!(counted, THREADS * each, "no increment is lost");
     counters.clear()?;
     let attempts = attempts.into_inner();
     println!("{name}: {rate:.0} commits a second, {attempts} attempts for {counted}");
     Ok((rate, attempts))
+}
+
+/// Compares both ways.
+fn compare(db: &Db, load: Load) -> Result<()> {
+    println!("{:?} of work in each attempt", load.work);
+    let (optimistic, _) =
+        count(db, "optimistic", load, |transaction, counters| transaction.get(counters, "visits"))?;
+    let (locking, attempts) = count(db, "locking", load, |transaction, counters| {
+        transaction.get_for_update(counters, "visits")
+    })?;
+    println!("{:.1} times as many commits with locks", locking / optimistic);
+    assert_eq!(attempts, THREADS * load.each, "an owner of the lock has no conflict");
+    Ok(())
 }
 
 /// Two transactions that lock two keys in different order: the second to wait is refused.
@@ -78,13 +107,8 @@ fn deadlock(db: &Db) -> Result<()> {
 fn main() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("siltstone-hot-key-{}", std::process::id()));
     let db = Db::open(&folder)?;
-    let (optimistic, _) =
-        count(&db, "optimistic", |transaction, counters| transaction.get(counters, "visits"))?;
-    let (locking, attempts) = count(&db, "locking", |transaction, counters| {
-        transaction.get_for_update(counters, "visits")
-    })?;
-    println!("{:.1} times as many commits with locks", locking / optimistic);
-    assert_eq!(attempts, THREADS * EACH, "an owner of the lock has no conflict");
+    compare(&db, Load { each: 2_000, work: Duration::ZERO })?;
+    compare(&db, Load { each: 200, work: Duration::from_micros(200) })?;
     deadlock(&db)?;
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);

@@ -10,9 +10,8 @@ use crate::partition::Partition;
 
 /// Locks of keys.
 ///
-/// Most transactions need none, and short ones are faster without. If many threads change one key and each attempt takes
-/// long, a commit makes the attempts of the others vain; with a lock they take turns, and no work runs twice. Locks are
-/// between the transactions of this process that call
+/// Most transactions need none. If many threads change one key, a commit makes the attempts of the others vain; with a
+/// lock they take turns, and no work runs twice. Locks are between the transactions of this process that call
 /// [`get_for_update`](Transaction::get_for_update), and are not stored:
 ///
 /// - A write takes no lock and waits for none, be it a put, a batch, or the write of another transaction to a key that it
@@ -38,8 +37,8 @@ impl Transaction {
     /// repeat it, as [`Db::transact`](crate::Db::transact) does. Both name the key. Those of [`Partition::get`].
     ///
     /// # Cost
-    /// That of a get and an entry in a table in memory. A waiting thread sleeps. A free key goes to a transaction
-    /// that runs before it goes to one that has to be woken, at most 64 times in a row.
+    /// That of a get, and some 100 bytes of memory and the length of the key until the transaction ends. A waiting
+    /// thread sleeps. Waiters get the key in their order. Until the first of them is awake, others may get it.
     ///
     /// # Examples
     /// ```

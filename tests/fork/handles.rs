@@ -31,7 +31,7 @@ pub(super) fn key(number: u32) -> String {
 /// One of each kind of handle, all in use.
 pub(super) struct Handles {
     dir: PathBuf,
-    db: Db,
+    pub(super) db: Db,
     pub(super) words: Partition,
     pub(super) media: Partition,
     snapshot: Snapshot,
@@ -69,6 +69,7 @@ impl Handles {
         range.next().unwrap().unwrap();
         let mut transaction = db.transaction();
         transaction.get(&words, key(1)).unwrap();
+        transaction.get_for_update(&words, "own").unwrap();
         transaction.put(&words, "own", "write");
         let mut writer = media.put_stream("stream", None).unwrap();
         writer.write_all(&vec![9; 700_000]).unwrap();
@@ -172,6 +173,7 @@ impl Handles {
         check("import_stream", db.import_stream(&b"VERSION=3\n"[..], &StreamImport::new()));
         let mut begun = db.transaction();
         check("get in a transaction", begun.get(words, key(1)));
+        check("lock in a transaction", begun.get_for_update(words, key(1)));
         begun.put(words, "a", "b");
         check("commit a transaction", begun.commit(Durability::Os));
         check("a new snapshot", db.snapshot().get(words, key(1)));

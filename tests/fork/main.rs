@@ -93,6 +93,7 @@ fn owner_that_forks_in_the_midst_of_work() {
     let is_over = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     for thread in 0..3_u32 {
+        let db = handles.as_ref().unwrap().db.clone();
         let words = handles.as_ref().unwrap().words.clone();
         let media = handles.as_ref().unwrap().media.clone();
         let is_over = is_over.clone();
@@ -104,6 +105,11 @@ fn owner_that_forks_in_the_midst_of_work() {
                 // Not the key that the transaction has read.
                 words.put_with(key(number.max(2)), "first", durability).unwrap();
                 words.get(key(number * 7 % 2000)).unwrap().unwrap();
+                // Most of the time of a lock passes in the table of all locks.
+                let mut locking = db.transaction();
+                for n in 0..8 {
+                    locking.get_for_update(&words, [thread as u8, n]).unwrap();
+                }
                 if number % 100 == 0 {
                     media.put(format!("temporary{thread}"), vec![1; 100_000]).unwrap();
                     media.get("film").unwrap().unwrap();

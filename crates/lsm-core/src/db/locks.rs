@@ -8,56 +8,76 @@
 //! 1. An owner waits for one key at a time, and a key has one owner. So the owners and their keys form chains,
 //!    and a deadlock is a chain that comes back to its begin.
 //! 2. A chain closes only when an owner begins to wait. An owner that waits already gets no key but the one that it
-//!    waits for. So a search at the begin of each wait finds every deadlock.
-//! 3. An entry of the map has an owner or a waiter.
-//! 4. A key that is free and has waiters has a waiter that was woken and has not run yet.
+//!    waits for, and with it its wait ends. So a search at the begin of each wait finds every deadlock.
+//! 3. A queue has a waiter.
+//! 4. A key that is free and has waiters has a first waiter that was woken and has not run yet.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::PartitionState;
-use crate::types::PartitionId;
+use crate::types::{PartitionId, Process};
 
-/// So often a key passes over its waiters to an owner that came later and runs already: each change of threads
-/// costs more than a whole transaction. Then the key waits for a waiter.
-const PASSED_OVER_MAX: u32 = 64;
+/// The keys that are freed under one lock of the table. Others that lock a key wait for so many at most.
+const FREED_TOGETHER: usize = 1024;
+/// The table keeps memory for so many keys.
+const PLACES_KEPT: usize = 1 << 11;
 
 /// A key in its stored form.
-type LockedKey = (PartitionId, Box<[u8]>);
+type LockedKey = (PartitionId, Arc<[u8]>);
 
 /// A transaction that has or wants locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LockOwner(u64);
 
-/// A key that is owned or waited for.
-#[derive(Default)]
-struct KeyLock {
-    owner: Option<LockOwner>,
-    waiters: u32,
-    /// The number of times that it went to an owner that did not wait, while others did.
-    passed_over: u32,
-    /// `true` if a waiter was woken and has not run yet: one is enough.
-    is_waking: bool,
+/// An owner that waits for a key. Each has a condition of its own, so that the first one is woken and no other.
+struct Waiter {
+    owner: LockOwner,
     changed: Arc<Condvar>,
+}
+
+/// The state of the first waiter of a queue.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum FirstWaiter {
+    #[default]
+    Asleep,
+    /// It was woken because the key was free, and has not run since. Meanwhile the key goes to whoever asks for
+    /// it: each change of threads costs more than a short transaction.
+    Woken,
+    /// It was woken in vain. It gets the key next.
+    Due,
+}
+
+/// The owners that wait for a key, in their order.
+#[derive(Default)]
+struct LockQueue {
+    waiters: VecDeque<Waiter>,
+    first: FirstWaiter,
 }
 
 #[derive(Default)]
 struct LockState {
-    keys: HashMap<LockedKey, KeyLock>,
+    /// The keys that are owned.
+    owners: HashMap<LockedKey, LockOwner>,
+    /// The keys that are waited for.
+    queues: HashMap<LockedKey, LockQueue>,
     /// The key that an owner waits for.
     waits: HashMap<LockOwner, LockedKey>,
-    owners: u64,
+    /// The number of the newest owner.
+    newest: u64,
 }
 
 /// The locks of a database.
 pub(super) struct LockTable {
     state: Mutex<LockState>,
     clock: Arc<dyn Clock>,
+    process: Process,
 }
 
 /// The locks of one transaction; dropping it frees them.
@@ -67,62 +87,88 @@ pub(super) struct HeldLocks {
     keys: Vec<LockedKey>,
 }
 
-/// The outcome of a request that did not wait.
-enum LockAnswer {
-    /// The owner has it since now.
-    Taken,
-    /// The owner had it before.
-    Held,
-    /// It has to wait.
-    Busy(Arc<Condvar>),
-}
-
-impl KeyLock {
-    /// Lets `owner` have the key if it is free for it. `has_waited` is `true` for one of its waiters.
-    fn ask(&mut self, owner: LockOwner, has_waited: bool) -> LockAnswer {
-        match self.owner {
-            Some(present) if present == owner => LockAnswer::Held,
-            None if has_waited || self.waiters == 0 || self.passed_over < PASSED_OVER_MAX => {
-                let passes = !has_waited && self.waiters > 0;
-                self.passed_over = if passes { self.passed_over + 1 } else { 0 };
-                self.owner = Some(owner);
-                LockAnswer::Taken
-            }
-            _ => LockAnswer::Busy(self.changed.clone()),
-        }
-    }
-
-    /// Wakes a waiter, unless one is woken already.
-    fn wake(&mut self) {
-        if self.waiters > 0 && !self.is_waking {
-            self.is_waking = true;
-            self.changed.notify_one();
-        }
-    }
-}
-
 impl LockState {
     /// Returns `true` if a wait of `owner` for `key` could never end: the owner of the key waits for `owner`.
     fn closes_chain(&self, owner: LockOwner, key: &LockedKey) -> bool {
         let mut key = key;
         loop {
-            let Some(next) = self.keys.get(key).and_then(|lock| lock.owner) else {
+            let Some(next) = self.owners.get(key) else {
                 return false;
             };
-            if next == owner {
+            if *next == owner {
                 return true;
             }
-            match self.waits.get(&next) {
+            match self.waits.get(next) {
                 Some(wanted) => key = wanted,
                 None => return false,
             }
         }
     }
 
-    /// Removes the entry of a key that no one has and no one wants.
-    fn tidy(&mut self, key: &LockedKey) {
-        if self.keys.get(key).is_some_and(|lock| lock.owner.is_none() && lock.waiters == 0) {
-            self.keys.remove(key);
+    /// Adds `owner` to the waiters for `key`.
+    fn join(&mut self, owner: LockOwner, key: &LockedKey, changed: Arc<Condvar>) {
+        self.waits.insert(owner, key.clone());
+        let queue = self.queues.entry(key.clone()).or_default();
+        queue.waiters.push_back(Waiter { owner, changed });
+    }
+
+    /// Removes `owner` from the waiters for `key`.
+    fn leave(&mut self, owner: LockOwner, key: &LockedKey) {
+        self.waits.remove(&owner);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        if queue.waiters.front().is_some_and(|first| first.owner == owner) {
+            queue.first = FirstWaiter::Asleep;
+        }
+        queue.waiters.retain(|waiter| waiter.owner != owner);
+        if queue.waiters.is_empty() {
+            self.queues.remove(key);
+        }
+    }
+
+    /// Gives `key` to `owner`, a waiter for it, if it is free. Returns `true` if `owner` has it now.
+    fn try_end_wait(&mut self, owner: LockOwner, key: &LockedKey) -> bool {
+        if let Some(present) = self.owners.get(key) {
+            // A release may have handed it over.
+            return *present == owner;
+        }
+        self.leave(owner, key);
+        self.owners.insert(key.clone(), owner);
+        true
+    }
+
+    /// Notes that the first waiter for `key` was woken, and another owner was faster.
+    fn note_vain_wake(&mut self, key: &LockedKey) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.first = FirstWaiter::Due;
+        }
+    }
+
+    /// Frees `key` for its first waiter, if that is due, or for whoever comes first.
+    fn free(&mut self, key: &LockedKey) {
+        self.owners.remove(key);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(first) = queue.waiters.front() else { return };
+        match queue.first {
+            FirstWaiter::Woken => {}
+            FirstWaiter::Asleep => {
+                queue.first = FirstWaiter::Woken;
+                first.changed.notify_one();
+            }
+            FirstWaiter::Due => {
+                let owner = first.owner;
+                first.changed.notify_one();
+                self.leave(owner, key);
+                self.owners.insert(key.clone(), owner);
+            }
+        }
+    }
+
+    /// Gives the memory of freed keys back, if most of it is unused.
+    fn shrink(&mut self) {
+        let places = self.owners.capacity();
+        let used = self.owners.len();
+        if places > 2 * PLACES_KEPT && used < places / 8 {
+            self.owners.shrink_to(PLACES_KEPT.max(2 * used));
         }
     }
 }
@@ -130,14 +176,40 @@ impl LockState {
 impl LockTable {
     /// Without any lock. Waits end by `clock`.
     pub(super) fn new(clock: Arc<dyn Clock>) -> LockTable {
-        LockTable { state: Mutex::default(), clock }
+        LockTable { state: Mutex::default(), clock, process: Process::current() }
     }
 
     /// The locks of a new owner, none yet.
     pub(super) fn owner(self: &Arc<Self>) -> HeldLocks {
         let mut state = self.state.lock();
-        state.owners += 1;
-        HeldLocks { table: self.clone(), owner: LockOwner(state.owners), keys: Vec::new() }
+        state.newest += 1;
+        HeldLocks { table: self.clone(), owner: LockOwner(state.newest), keys: Vec::new() }
+    }
+
+    /// Waits until `owner` has `key`, which another one has; `false` if that takes longer than `timeout`.
+    fn wait(
+        &self,
+        mut state: MutexGuard<'_, LockState>,
+        owner: LockOwner,
+        key: &LockedKey,
+        timeout: Duration,
+    ) -> bool {
+        let end = self.clock.now().saturating_add(timeout);
+        let changed = Arc::new(Condvar::new());
+        state.join(owner, key, changed.clone());
+        loop {
+            let left = end.saturating_sub(self.clock.now());
+            let is_over = left.is_zero() || changed.wait_for(&mut state, left).timed_out();
+            // A wake may have come together with the end of the time.
+            if state.try_end_wait(owner, key) {
+                return true;
+            }
+            if is_over {
+                state.leave(owner, key);
+                return false;
+            }
+            state.note_vain_wake(key);
+        }
     }
 }
 
@@ -154,7 +226,7 @@ impl HeldLocks {
         stored: &[u8],
         timeout: Duration,
     ) -> Result<()> {
-        let key = (partition.id, Box::from(stored));
+        let key = (partition.id, Arc::from(stored));
         match self.take(&key, timeout) {
             Ok(true) => self.keys.push(key),
             Ok(false) => {}
@@ -167,35 +239,18 @@ impl HeldLocks {
     fn take(&self, key: &LockedKey, timeout: Duration) -> Result<bool, ErrorKind> {
         let HeldLocks { table, owner, .. } = self;
         let mut state = table.state.lock();
-        let lock = state.keys.entry(key.clone()).or_default();
-        let changed = match lock.ask(*owner, false) {
-            LockAnswer::Taken => return Ok(true),
-            LockAnswer::Held => return Ok(false),
-            LockAnswer::Busy(changed) => changed,
-        };
+        match state.owners.entry(key.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(*owner);
+                return Ok(true);
+            }
+            Entry::Occupied(present) if present.get() == owner => return Ok(false),
+            Entry::Occupied(_) => {}
+        }
         if state.closes_chain(*owner, key) {
             return Err(ErrorKind::Deadlock);
         }
-        let end = table.clock.now().saturating_add(timeout);
-        state.waits.insert(*owner, key.clone());
-        lock_of(&mut state, key).waiters += 1;
-        let is_taken = loop {
-            let left = end.saturating_sub(table.clock.now());
-            let is_over = left.is_zero() || changed.wait_for(&mut state, left).timed_out();
-            let lock = lock_of(&mut state, key);
-            // It runs now, or ends. If another waiter was woken and not this one, one more is woken in vain.
-            lock.is_waking = false;
-            match lock.ask(*owner, true) {
-                LockAnswer::Taken => break true,
-                // A wake may have come together with the end of the time: the key is still taken then.
-                _ if is_over => break false,
-                _ => {}
-            }
-        };
-        state.waits.remove(owner);
-        // The entry stays: whether this owner has the key or another one, it has an owner.
-        lock_of(&mut state, key).waiters -= 1;
-        if is_taken { Ok(true) } else { Err(ErrorKind::LockTimeout) }
+        if table.wait(state, *owner, key, timeout) { Ok(true) } else { Err(ErrorKind::LockTimeout) }
     }
 }
 
@@ -211,24 +266,19 @@ fn refused(kind: ErrorKind, partition: &PartitionState, stored: &[u8], timeout: 
     Error::new(kind, format!("partition {name:?}: key \"{key}\" {reason}"))
 }
 
-/// The entry of a key that the caller owns or waits for.
-fn lock_of<'a>(state: &'a mut LockState, key: &LockedKey) -> &'a mut KeyLock {
-    state.keys.get_mut(key).expect("a key with an owner or a waiter has an entry")
-}
-
 impl Drop for HeldLocks {
     fn drop(&mut self) {
-        // Without one, which is usual, no lock of the table either.
-        if self.keys.is_empty() {
+        // In a child of the process, the lock of the table may never be free.
+        if !self.table.process.is_current() {
             return;
         }
-        let mut state = self.table.state.lock();
-        for key in &self.keys {
-            let lock = lock_of(&mut state, key);
-            debug_assert_eq!(lock.owner, Some(self.owner));
-            lock.owner = None;
-            lock.wake();
-            state.tidy(key);
+        for keys in self.keys.chunks(FREED_TOGETHER) {
+            let mut state = self.table.state.lock();
+            for key in keys {
+                debug_assert_eq!(state.owners.get(key), Some(&self.owner));
+                state.free(key);
+            }
+            state.shrink();
         }
     }
 }
@@ -237,7 +287,9 @@ impl Drop for HeldLocks {
 impl LockTable {
     /// The number of keys that are owned or waited for.
     fn len(&self) -> usize {
-        self.state.lock().keys.len()
+        let state = self.state.lock();
+        assert!(state.queues.keys().all(|key| state.owners.contains_key(key)));
+        state.owners.len()
     }
 }
 

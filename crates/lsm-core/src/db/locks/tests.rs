@@ -93,18 +93,113 @@ fn a_circle_of_waits_is_refused_at_its_last_request() {
     assert_eq!(table.len(), 0);
 }
 
-/// An owner that runs gets a free key before one that has to be woken, but not for ever.
-#[test]
-fn a_key_passes_over_its_waiters_only_so_often() {
-    let mut lock = KeyLock { waiters: 1, is_waking: true, ..KeyLock::default() };
-    for n in 0..PASSED_OVER_MAX {
-        assert!(matches!(lock.ask(LockOwner(1), false), LockAnswer::Taken), "{n}");
-        lock.owner = None;
+/// Owners that wait, and what their threads would do next. Nothing runs.
+struct Scene {
+    state: LockState,
+    key: LockedKey,
+}
+
+impl Scene {
+    /// The first of these owners has the key, and the others wait for it.
+    fn new(owners: u64) -> Scene {
+        let key: LockedKey = (PartitionId(7), Arc::from(&b"a"[..]));
+        let mut state = LockState::default();
+        state.owners.insert(key.clone(), LockOwner(0));
+        for owner in 1..owners {
+            state.join(LockOwner(owner), &key, Arc::default());
+        }
+        Scene { state, key }
     }
-    assert!(matches!(lock.ask(LockOwner(1), false), LockAnswer::Busy(_)));
-    assert!(matches!(lock.ask(LockOwner(2), true), LockAnswer::Taken));
-    lock.owner = None;
-    assert!(matches!(lock.ask(LockOwner(1), false), LockAnswer::Taken));
+
+    fn free(&mut self) {
+        self.state.free(&self.key);
+    }
+
+    /// An owner that does not wait takes the key if it is free.
+    fn ask(&mut self, owner: u64) -> bool {
+        let owner = LockOwner(owner);
+        *self.state.owners.entry(self.key.clone()).or_insert(owner) == owner
+    }
+
+    /// A waiter runs after a wake.
+    fn wake(&mut self, owner: u64) -> bool {
+        let has_key = self.state.try_end_wait(LockOwner(owner), &self.key);
+        if !has_key {
+            self.state.note_vain_wake(&self.key);
+        }
+        has_key
+    }
+}
+
+/// An owner that runs gets a free key before one that has to be woken, until that one has run.
+#[test]
+fn a_waiter_that_was_woken_in_vain_is_the_next_owner() {
+    let mut scene = Scene::new(3);
+    for n in 10..100 {
+        scene.free();
+        assert!(scene.ask(n), "{n}: no waiter has run");
+    }
+    assert!(!scene.wake(1));
+    scene.free();
+    assert!(!scene.ask(100), "it was handed over");
+    // Handed over, and not awake yet: it waits for no one.
+    assert_eq!(scene.state.waits.len(), 1);
+    assert!(!scene.state.closes_chain(LockOwner(100), &scene.key));
+    assert!(scene.state.try_end_wait(LockOwner(1), &scene.key));
+    // The next one is not due, because it has not run.
+    scene.free();
+    assert!(scene.ask(101));
+    scene.free();
+    assert!(scene.wake(2));
+    scene.free();
+    assert!(scene.state.owners.is_empty() && scene.state.queues.is_empty());
+}
+
+/// A waiter whose time is over, at each moment, keeps no other one from the key.
+#[test]
+fn waiters_whose_time_is_over_lose_no_wake() {
+    // Of two waiters either gives up: before the key is free, after it was taken again, when it is due.
+    for gone in [1, 2] {
+        let left = 3 - gone;
+        for moment in 0..3 {
+            let mut scene = Scene::new(3);
+            if moment > 0 {
+                scene.free();
+                assert!(scene.ask(9));
+            }
+            if moment > 1 {
+                assert!(!scene.wake(1));
+            }
+            scene.state.leave(LockOwner(gone), &scene.key);
+            scene.free();
+            let is_due = moment == 2 && gone == 2;
+            assert_eq!(scene.ask(10), !is_due, "{gone} {moment}");
+            let queue = scene.state.queues.get(&scene.key);
+            assert!(is_due || queue.is_some_and(|queue| queue.first == FirstWaiter::Woken));
+            if !is_due {
+                assert!(!scene.wake(left));
+                scene.free();
+            }
+            assert!(scene.state.try_end_wait(LockOwner(left), &scene.key), "{gone} {moment}");
+            assert!(scene.state.queues.is_empty() && scene.state.waits.is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_table_gives_its_memory_back() {
+    let table = table();
+    let users = partition();
+    let mut many = table.owner();
+    for n in 0..100_000_u32 {
+        many.lock(&users, &n.to_be_bytes(), LONG).unwrap();
+    }
+    let mut one = table.owner();
+    one.lock(&users, b"stays", LONG).unwrap();
+    drop(many);
+    assert_eq!(table.len(), 1);
+    let places = table.state.lock().owners.capacity();
+    assert!(places <= 2 * PLACES_KEPT, "{places} places");
 }
 
 /// Numbers that differ by seed, of a linear congruential generator.
