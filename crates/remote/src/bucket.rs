@@ -236,8 +236,8 @@ impl Bucket {
             return Ok(());
         }
         let what = format!(
-            "{winners} of {PROBERS} conditional puts of one name succeeded: this store does not enforce \
-             put-if-absent, so it cannot fence a writer"
+            "{winners} of {PROBERS} conditional puts of one name succeeded\n  \
+             this store does not enforce put-if-absent, so it cannot fence a writer"
         );
         Err(error_of(ErrorKind::Unsupported, &name, what))
     }

@@ -241,8 +241,8 @@ impl LocalFolder {
         let is_restoring = !self.fs.list_names(&self.dir, RESTORING)?.is_empty();
         if folder.number == 0 && markers.is_empty() && is_restoring {
             let message = format!(
-                "a takeover from another bucket has left {dir} half made; call take_over with that bucket, or delete \
-                 the files"
+                "a takeover from another bucket has left {dir} half made\n  \
+                 call take_over with that bucket, or delete the files"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
@@ -251,8 +251,8 @@ impl LocalFolder {
                 true => Ok(()),
                 false => {
                     let message = format!(
-                        "the journal is empty, but {dir} was shipped to one before; if the objects were deleted on \
-                         purpose, delete the files {MARKER_PREFIX}* in it"
+                        "the journal is empty, but {dir} was shipped to one before\n  \
+                         if the objects were deleted on purpose, delete the files {MARKER_PREFIX}* in it"
                     );
                     Err(Error::new(ErrorKind::InvalidArgument, message))
                 }
@@ -273,12 +273,15 @@ impl LocalFolder {
         let number = folder.number;
         let message = match markers.is_empty() {
             true => format!(
-                "{dir} is not the folder of the last writer of this database, which has put journal object \
-                 {number}; call take_over to continue here from the bucket"
+                "{dir} is not the folder of the last writer of this database,\n  \
+                 which has put journal object {number}\n  \
+                 call take_over to continue here from the bucket"
             ),
             false => format!(
-                "another writer has taken the database over from {dir}, and has put journal object {number}; call \
-                 take_over to continue here from the bucket, without the changes that were not stored"
+                "another writer has taken the database over from {dir},\n  \
+                 and has put journal object {number}\n  \
+                 call take_over to continue here from the bucket,\n  \
+                 without the changes that were not stored"
             ),
         };
         Err(Error::new(ErrorKind::Fenced, message))
@@ -386,8 +389,9 @@ impl LocalFolder {
             return Ok(());
         }
         let message = format!(
-            "after a crash of the machine {} lacks a part of what the bucket has, and may have commits that it \
-             lacks; keep the folder, or call take_over to continue from the bucket without them",
+            "after a crash of the machine {} lacks a part of what the bucket has,\n  \
+             and may have commits that it lacks\n  \
+             keep the folder, or call take_over to continue from the bucket without them",
             self.dir.display()
         );
         Err(Error::new(ErrorKind::InvalidArgument, message))

@@ -73,7 +73,8 @@ fn number_of(record: &[u8]) -> Option<u64> {
 /// The error about a journal that ends before an object which was stored.
 pub(crate) fn lost_end(number: u64, stored: u64) -> Error {
     let what = format!(
-        "the object is missing, and this folder had stored the journal up to object {stored}; bring the objects back, or call take_over to continue from the bucket without them"
+        "the object is missing, and this folder had stored the journal up to object {stored}\n  \
+         bring the objects back, or call take_over to continue from the bucket without them"
     );
     Error::corruption(PathBuf::from(journal_name(number)), None, what)
 }

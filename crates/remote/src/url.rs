@@ -68,8 +68,8 @@ fn check(url: &str) -> Result<()> {
     let is_port = port.ends_with(']') || port.bytes().all(|b| b.is_ascii_digit());
     let has_password = user.contains(':') || !is_port;
     if has_password || bare.len() < url.len() {
-        let message = "a URL with a password, a query or a fragment names no store of this build: credentials and \
-                       other options come from the environment, or from Remote::url_with";
+        let message = "a URL with a password, a query or a fragment names no store of this build\n  \
+                       credentials come from the environment, or from Remote::url_with";
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     Ok(())
@@ -105,8 +105,8 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
 
 fn lacks(url: &str, feature: &str) -> Error {
     let message = format!(
-        "{url:?} needs the feature \"{feature}\" of siltstone-remote (of siltstone-cli for the command), which this \
-         build does not have"
+        "{url:?} needs the feature \"{feature}\" of siltstone-remote,\n  \
+         or of siltstone-cli for the command: this build does not have it"
     );
     Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -64,3 +64,8 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     files.sort();
     files
 }
+
+#[track_caller]
+pub fn assert_narrow(text: &str) {
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}

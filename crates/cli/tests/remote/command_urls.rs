@@ -3,7 +3,7 @@
 use remote::Remote;
 use siltstone::{Db, Durability};
 
-use crate::bucket::{Place, files_below, url_in};
+use crate::bucket::{Place, assert_narrow, files_below, url_in};
 use crate::runner::ended;
 
 #[test]
@@ -116,11 +116,13 @@ fn a_url_that_this_build_does_not_know_is_wrong_usage() {
             let refusal = place.refused(args, 2);
             assert!(refusal.contains(&format!("feature \"{feature}\"")), "{refusal}");
             assert!(refusal.contains("siltstone-cli"), "{refusal}");
+            assert_narrow(&refusal);
         }
     }
     for url in ["ftp://host/users", "file:///users?secret", "s3://user:secret@host/users"] {
         let refusal = place.refused(&["scan", url], 2);
         assert!(!refusal.contains("secret"), "{refusal}");
+        assert_narrow(&refusal);
     }
     assert_eq!(std::fs::read_dir(place.at()).unwrap().count(), 0, "nothing was made");
 }

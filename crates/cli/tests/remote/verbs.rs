@@ -6,7 +6,7 @@ use remote::Remote;
 use serde_json::Value;
 use siltstone::{Durability, ErrorKind};
 
-use crate::bucket::{Place, files_below, url_in};
+use crate::bucket::{Place, assert_narrow, files_below, url_in};
 use crate::runner::ended;
 
 /// The one object that the command prints.
@@ -26,11 +26,6 @@ fn flip(path: &Path, at: usize) {
 fn newest(place: &Place) -> String {
     let status = json(place, &["remote", "status", &place.url, "--json"]);
     status["newest"]["stored"].as_str().expect("it is text").to_owned()
-}
-
-#[track_caller]
-fn assert_narrow(text: &str) {
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]
