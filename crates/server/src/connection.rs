@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::budget::Incomplete;
 use crate::commands::{COMMANDS, Verb};
 use crate::execute::execute;
 use crate::failure::{Failure, Patience};
@@ -29,7 +30,7 @@ use crate::options::Acknowledge;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
-use crate::shared::{Incomplete, Shared};
+use crate::shared::Shared;
 
 /// The event that a connection without work waits for.
 enum Event {
@@ -53,7 +54,7 @@ enum Round {
 pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
     let session = Box::new(Session::new(shared.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
-    let mut incomplete = Incomplete::new(shared.clone());
+    let mut incomplete = Incomplete::new(shared.incomplete.clone());
     let mut connection =
         Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
     loop {

@@ -7,6 +7,7 @@
 //! ```text
 //! server      start, threads, end          connection   one connection
 //! request     bytes to requests            reply        replies to bytes
+//! budget      bytes of incomplete requests
 //! execute     one request                  commands     their table
 //! session     the state of a connection    users        passwords and rights
 //! strings keys    commands on data         view         a partition for them
@@ -36,6 +37,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod budget;
 mod commands;
 mod connection;
 mod execute;

@@ -1,10 +1,11 @@
 //! [`Shared`]: the parts of a server that all connections use.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
 
+use crate::budget::Budget;
 use crate::keys::Cursors;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -20,49 +21,15 @@ pub(crate) struct Shared {
     pub(crate) clients: Arc<Semaphore>,
     pub(crate) address: std::net::SocketAddr,
     ids: AtomicU64,
-    /// Bytes of incomplete requests, of all connections.
-    incomplete: AtomicUsize,
+    pub(crate) incomplete: Arc<Budget>,
     is_draining: AtomicBool,
     drain: Notify,
-}
-
-/// Bytes of an incomplete request that are not counted.
-const UNCOUNTED_BYTES: usize = 64 << 10;
-
-/// The bytes of an incomplete request, as they are counted.
-pub(crate) struct Incomplete {
-    shared: Arc<Shared>,
-    counted: usize,
-}
-
-impl Incomplete {
-    pub(crate) fn new(shared: Arc<Shared>) -> Incomplete {
-        Incomplete { shared, counted: 0 }
-    }
-
-    /// Counts `bytes` in the place of those before; `false` if there are too many of all connections.
-    pub(crate) fn set(&mut self, bytes: usize) -> bool {
-        let bytes = bytes.saturating_sub(UNCOUNTED_BYTES);
-        if bytes == self.counted {
-            return true;
-        }
-        let all = &self.shared.incomplete;
-        let before = all.fetch_add(bytes, Ordering::Relaxed) - self.counted;
-        all.fetch_sub(self.counted, Ordering::Relaxed);
-        self.counted = bytes;
-        before + bytes <= self.shared.options.limits.incomplete_bytes
-    }
-}
-
-impl Drop for Incomplete {
-    fn drop(&mut self) {
-        self.shared.incomplete.fetch_sub(self.counted, Ordering::Relaxed);
-    }
 }
 
 impl Shared {
     pub(crate) fn new(options: Options, node: Node, address: std::net::SocketAddr) -> Shared {
         let clients = Arc::new(Semaphore::new(options.limits.clients));
+        let incomplete = Arc::new(Budget::new(options.limits.incomplete_bytes));
         Shared {
             options,
             node,
@@ -71,7 +38,7 @@ impl Shared {
             clients,
             address,
             ids: AtomicU64::new(1),
-            incomplete: AtomicUsize::new(0),
+            incomplete,
             is_draining: AtomicBool::new(false),
             drain: Notify::new(),
         }

@@ -81,11 +81,12 @@ fn a_client_too_many_is_refused_and_a_place_comes_back() {
 #[test]
 fn an_idle_client_gets_an_error_and_one_that_does_not_read_is_ended() {
     let time = Duration::from_millis(20);
-    let limits = Limits { idle: Some(time), write: time, ..Limits::default() };
-    let (_folder, server) = limited(limits);
+    let (_folder, server) = limited(Limits { idle: Some(time), ..Limits::default() });
     let mut idle = Client::new(&server);
     assert_eq!(text(&idle.receive().unwrap()), "-ERR the connection was idle for too long");
     assert_eq!(idle.receive(), None);
+    server.stop().unwrap();
+    let (_folder, server) = limited(Limits { write: time, ..Limits::default() });
     let mut slow = Client::new(&server);
     let value = "x".repeat(1 << 20);
     check(&mut slow, &[(&format!("SET a {value}"), "OK")]);

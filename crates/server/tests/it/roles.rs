@@ -60,8 +60,14 @@ fn a_transaction_over_a_promotion_is_refused() {
         &mut client,
         &[("EXEC", "-READONLY~"), ("EXEC", "-ERR EXEC without MULTI"), ("GET a", "1")],
     );
+    check(&mut client, &[("SCID.PROMOTE", "~"), ("WATCH a", "OK")]);
+    check(&mut Client::new(&new), &[("SET a 2", "-READONLY~"), ("SCID.PROMOTE", "~")]);
+    check(
+        &mut client,
+        &[("GET a", "1"), ("SCID.PROMOTE", "~"), ("MULTI", "OK"), ("GET a", "QUEUED")],
+    );
     // What was watched under another primary is not known to be the same.
-    check(&mut Client::new(&new), &[("WATCH a", "OK")]);
+    check(&mut client, &[("EXEC", "nil"), ("MULTI", "OK"), ("GET a", "QUEUED"), ("EXEC", "[1]")]);
     new.stop().unwrap();
     old.stop().unwrap();
 }
