@@ -4,7 +4,6 @@ use siltstone::Readable;
 
 use super::Shell;
 use crate::bucket::ReadLength;
-use crate::bytes::Bytes;
 use crate::output::Failure;
 use crate::source::Source;
 
@@ -16,8 +15,8 @@ const OWN_WORDS: [&str; 4] = ["use", "help", "exit", "quit"];
 impl Shell {
     /// Returns the place where the last word of `line` begins, and the words that it may become.
     pub(super) fn candidates(&self, line: &str) -> (usize, Vec<String>) {
-        let start = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let word = &line[start..];
+        let (start, word) = last_word(line);
+        let word = word.as_str();
         let before: Vec<&str> = line[..start].split_whitespace().collect();
         let mut command = &self.commands;
         for word in &before {
@@ -43,11 +42,13 @@ impl Shell {
             Some(_) => self.stored(|source| {
                 let partition = source.partition(&self.partition)?;
                 let keys = partition.prefix(word).keys().take(CANDIDATES_MAX);
-                keys.map(|key| Ok(Bytes::Text.text(&key?))).collect()
+                let keys = keys.collect::<siltstone::Result<Vec<_>>>()?;
+                // A line is text. Keys of other bytes are typed as hex.
+                Ok(keys.iter().filter_map(|key| printable(key)).collect())
             }),
         };
         found.retain(|candidate| candidate.starts_with(word));
-        (start, found)
+        (start, found.iter().map(|candidate| escaped(candidate)).collect())
     }
 
     /// Names in the database. A failure is no reason to end the line: the line reports it.
@@ -62,6 +63,44 @@ impl Shell {
     }
 }
 
+/// The place where the last word of a line begins, and the word, read as `split` reads it.
+fn last_word(line: &str) -> (usize, String) {
+    let mut start = 0;
+    let mut word = String::new();
+    let mut is_quoted = false;
+    let mut chars = line.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            '\\' => word.extend(chars.next().map(|(_, next)| next)),
+            c if c.is_whitespace() && !is_quoted => {
+                start = at + c.len_utf8();
+                word.clear();
+            }
+            c => word.push(c),
+        }
+    }
+    (start, word)
+}
+
+/// A key as text, if it has nothing but printable characters.
+fn printable(key: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(key).ok()?;
+    (!text.contains(char::is_control)).then(|| text.to_owned())
+}
+
+/// A word as `split` reads it back.
+fn escaped(word: &str) -> String {
+    let mut escaped = String::new();
+    for c in word.chars() {
+        if c.is_whitespace() || ['"', '\\'].contains(&c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::shell;
@@ -71,7 +110,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let db = siltstone::Db::open(folder.path()).unwrap();
         let users = db.partition("users").unwrap();
-        for key in ["alice", "alina", "bob"] {
+        for key in ["alice", "alina", "bob", "c \"d\" e", "c\u{1}"] {
             users.put(key, "1").unwrap();
         }
         db.close().unwrap();
@@ -82,6 +121,9 @@ mod tests {
             ("get ali", 4, &["alice", "alina"]),
             ("partition cl", 10, &["clear"]),
             ("scan --pre", 5, &["--prefix"]),
+            ("get c", 4, &["c\\ \\\"d\\\"\\ e"]),
+            ("get c\\ \\\"", 4, &["c\\ \\\"d\\\"\\ e"]),
+            ("get \"c ", 4, &["c\\ \\\"d\\\"\\ e"]),
             ("get x", 4, &[]),
         ] {
             let (at, found) = shell.candidates(line);
