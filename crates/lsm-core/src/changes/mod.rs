@@ -1,7 +1,7 @@
 //! [`Changes`]: the commits of a database in their order, read from its log.
 //!
 //! The primary (`db/changes.rs`) and followers (`follow/changes.rs`) say how far the log may be shown, as a
-//! [`ChangeSource`]; everything else is here, once for all of them. Nothing here writes, and no writer knows of it
+//! `ChangeSource`; everything else is here, once for all of them. Nothing here writes, and no writer knows of it
 //! (design note 41).
 //!
 //! ```text
