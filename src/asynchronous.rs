@@ -255,6 +255,16 @@ impl Async<Partition> {
         self.call(move |partition| partition.put(key, value)).await
     }
 
+    /// As [`Partition::merge`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn merge(&self, key: impl AsRef<[u8]>, operand: impl Into<Slice>) -> Result<Commit> {
+        let key = Slice::from(key.as_ref());
+        let operand = operand.into();
+        self.call(move |partition| partition.merge(key, operand)).await
+    }
+
     /// As [`Partition::delete`].
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! [`Batch`]: operations that are committed together.
 
+mod merging;
+
 use std::fmt;
 
 use lsm_core::db::Commit;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::fs::Fs;
-use lsm_core::hooks::{EventListener, HookProvider, HookSources};
+use lsm_core::hooks::{EventListener, HookProvider, HookSources, MergeOperator};
 use lsm_core::options::Options;
 use metahive::MetaHiveOptions;
 
@@ -43,6 +43,7 @@ pub struct Builder {
     application: Option<Arc<dyn HookProvider>>,
     /// Of each partition that was named.
     metahive: HashMap<String, MetaHiveOptions>,
+    operators: Vec<Arc<dyn MergeOperator>>,
 }
 
 impl Builder {
@@ -51,7 +52,7 @@ impl Builder {
     }
 
     pub(crate) fn of_engine(engine: lsm_core::Builder) -> Builder {
-        Builder { engine, application: None, metahive: HashMap::new() }
+        Builder { engine, application: None, metahive: HashMap::new(), operators: Vec::new() }
     }
 
     /// Sets all options at once and replaces options that were set before. The page of [`Options`]
@@ -378,6 +379,53 @@ impl Builder {
         self
     }
 
+    /// Supplies a merge operator of the application. May be called several times. Partitions whose stored name and
+    /// parameters are those of the operator use it; a name alone turns nothing on:
+    /// [`PartitionOptions::merge_operator`](crate::PartitionOptions::merge_operator) does that. The operators of
+    /// [`operators`](crate::operators) need no supply.
+    ///
+    /// Without the code of its operator a partition opens. Its operands stay, flushes and compactions keep them, and
+    /// reads and merges of their keys return [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::operators::MergeOperator;
+    /// use siltstone::{Db, PartitionOptions, Result};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// /// The longest text.
+    /// struct Longest;
+    ///
+    /// impl MergeOperator for Longest {
+    ///     fn name(&self) -> &str {
+    ///         "longest"
+    ///     }
+    ///
+    ///     fn merge(&self, _key: &[u8], value: &mut Vec<u8>, operand: &[u8]) -> Result<()> {
+    ///         if operand.len() > value.len() {
+    ///             value.clear();
+    ///             value.extend_from_slice(operand);
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let db = Db::builder("/db").fs(fs.clone()).open()?;
+    /// let options = PartitionOptions::new().merge_operator(Arc::new(Longest));
+    /// db.partition_with("names", options)?.merge("user", "bob")?;
+    /// db.close()?;
+    /// let db = Db::builder("/db").fs(fs).merge_operator(Arc::new(Longest)).open()?;
+    /// let names = db.partition("names")?;
+    /// names.merge("user", "robert")?;
+    /// assert_eq!(names.get("user")?.as_deref(), Some(&b"robert"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> Builder {
+        self.operators.push(operator);
+        self
+    }
+
     /// Opens the database. Creates the folder and the database if they do not exist, unless
     /// [`create_if_missing`](Self::create_if_missing) is off.
     ///
@@ -405,7 +453,7 @@ impl Builder {
     pub fn open(self) -> Result<Db> {
         // Also for an application without own hooks: a partition names MetaHive, expiry and large
         // values like any hook, and without this an open would not find their code.
-        let own = Arc::new(ProvidedHooks { metahive: self.metahive });
+        let own = Arc::new(ProvidedHooks { metahive: self.metahive, operators: self.operators });
         let hooks: Arc<dyn HookProvider> = match self.application {
             // The application first, also for names of siltstone: it may have a MetaHive with an
             // own provider, which has the same name.

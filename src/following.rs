@@ -64,7 +64,7 @@ impl Db {
     pub fn secondary_builder(path: impl AsRef<Path>) -> Builder {
         // Asked after those that the application adds to the builder. A secondary writes no
         // metadata, so there are no options of MetaHive.
-        let hooks = ProvidedHooks { metahive: HashMap::new() };
+        let hooks = ProvidedHooks { metahive: HashMap::new(), operators: Vec::new() };
         Secondary::builder(path).hooks(Arc::new(hooks))
     }
 

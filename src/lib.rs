@@ -283,11 +283,20 @@ pub mod large_values {
     pub use crate::large::{BlobWriter, PendingBlob, ReadBlobs};
 }
 
+/// Merge operators: what a partition makes of a value and the operands that are merged into it.
+///
+/// [`PartitionOptions::merge_operator`] gives a partition one, and [`Partition::merge`] writes an operand. A merge reads
+/// nothing, so it costs what a put costs. Reads fold the operands; flushes and compactions write the folded value.
+pub mod operators {
+    pub use lsm_core::hooks::MergeOperator;
+    pub use lsm_core::operators::{AppendOperator, IntegerOperator, SetBitsOperator, ready_made};
+}
+
 /// Limits of keys, values, names and counts, as constants.
 pub mod limits {
     pub use lsm_core::limits::{
-        FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX, LEVEL_COUNT, PARTITION_NAME_BYTES_MAX,
-        PARTITIONS_MAX, SEQNO_MAX, USER_KEY_BYTES_MAX,
+        FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX, LEVEL_COUNT, OPERAND_BYTES_MAX,
+        PARTITION_NAME_BYTES_MAX, PARTITIONS_MAX, SEQNO_MAX, USER_KEY_BYTES_MAX,
     };
 }
 

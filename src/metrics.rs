@@ -128,6 +128,7 @@ static METRICS: &[Metric] = metrics! {
         Gauge memtable_bytes "partition_memtable_bytes" "Memory of the memtables of the partition.";
         Gauge sealed_memtable_count "partition_sealed_memtables" "Memtables that wait for their flush.";
         Gauge deleted_range_count "partition_deleted_ranges" "Deleted ranges that may hide entries of tables.";
+        Counter operands_folded "partition_operands_folded_total" "Operands of merges that were folded.";
         Gauge compaction_debt_bytes "partition_compaction_debt_bytes" "Bytes to compact until every level is within its target.";
         Gauge pressure_permille "partition_pressure_ratio" "Delay of writes: at 0 there is none, at 1 writes are stopped.";
         Gauge pressure_reason "partition_slowed" "1 while writes to the partition are slowed down or stopped, otherwise 0.";

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use largeval::{LargeValueOptions, LargeValues};
 use lsm_core::error::Result;
-use lsm_core::hooks::{CompactionFilterFactory, Hooks, ValueStoreFactory};
+use lsm_core::hooks::{CompactionFilterFactory, Hooks, MergeOperator, ValueStoreFactory};
 use lsm_core::options::{Compression, PartitionOptions as StoredOptions};
 use metahive::{MetaHive, MetaHiveOptions};
 
@@ -49,6 +49,8 @@ pub struct PartitionOptions {
     metahive: Option<MetaHiveOptions>,
     /// Replaces the store of `hooks`.
     large_values: Option<LargeValueOptions>,
+    /// Replaces the operator of `hooks`.
+    merge_operator: Option<Arc<dyn MergeOperator>>,
 }
 
 impl PartitionOptions {
@@ -257,6 +259,33 @@ impl PartitionOptions {
         self
     }
 
+    /// Sets the merge operator: what [`Partition::merge`](crate::Partition::merge) makes of a value and an operand. See
+    /// [`operators`](crate::operators) for those that are ready-made. Default: none.
+    ///
+    /// Its name and parameters are stored with the partition, and cannot change from then on: stored operands need
+    /// them. A partition with data may get one. Later opens find an operator of the application by
+    /// [`Builder::merge_operator`](crate::Builder::merge_operator). The filters of the partition stay, unless the
+    /// options name other filters.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::PartitionOptions;
+    /// use siltstone::operators::IntegerOperator;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().merge_operator(Arc::new(IntegerOperator::Add));
+    /// let counters = db.partition_with("counters", options)?;
+    /// counters.merge("visits", 1i64.to_le_bytes())?;
+    /// counters.merge("visits", 2i64.to_le_bytes())?;
+    /// assert_eq!(counters.get("visits")?.as_deref(), Some(&3i64.to_le_bytes()[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> PartitionOptions {
+        self.merge_operator = Some(operator);
+        self
+    }
+
     /// Adds a compaction filter after the filters that are named already. Later opens find a filter of
     /// the application through [`Builder::hooks`](crate::Builder::hooks).
     ///
@@ -361,7 +390,7 @@ impl PartitionOptions {
     /// # Errors
     /// A limit, for options of large values out of their range.
     pub(crate) fn into_parts(self) -> Result<(StoredOptions, Option<Hooks>)> {
-        let PartitionOptions { stored, mut hooks, metahive, large_values } = self;
+        let PartitionOptions { stored, mut hooks, metahive, large_values, merge_operator } = self;
         if let Some(options) = metahive {
             // Made here, for each partition that the options are given to: it counts, and remembers
             // by file numbers what it has repaired. After the filters of the application, so that
@@ -370,13 +399,19 @@ impl PartitionOptions {
         }
         if let Some(options) = large_values {
             let store = Arc::new(LargeValues::new(options)?);
-            // Options of large values alone do not set filters. Without this they would end the
-            // MetaHive of a partition.
-            let kept = Hooks { keeps_filters: true, ..Hooks::default() };
-            hooks = Some(hooks.unwrap_or(kept).value_store(store));
+            hooks = Some(hooks.unwrap_or_else(with_filters_kept).value_store(store));
+        }
+        if let Some(operator) = merge_operator {
+            hooks = Some(hooks.unwrap_or_else(with_filters_kept).merge_operator(operator));
         }
         Ok((stored, hooks))
     }
+}
+
+/// Hooks without filters that leave a partition its own. Without this, options of large values alone, or a merge
+/// operator, would end the MetaHive of a partition.
+fn with_filters_kept() -> Hooks {
+    Hooks { keeps_filters: true, ..Hooks::default() }
 }
 
 impl From<StoredOptions> for PartitionOptions {
@@ -395,6 +430,7 @@ impl fmt::Debug for PartitionOptions {
             .field("value_store", &hooks.and_then(store_name))
             .field("metahive", &self.metahive)
             .field("large_values", &self.large_values)
+            .field("merge_operator", &self.merge_operator.as_ref().map(|it| it.name().to_owned()))
             .finish()
     }
 }

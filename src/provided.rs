@@ -10,13 +10,16 @@ use std::sync::Arc;
 
 use largeval::LargeValues;
 use lsm_core::filters::{PrefixDropFilter, TtlFilter};
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, MergeOperator, ValueStoreFactory};
+use lsm_core::operators;
 use metahive::{MetaHive, MetaHiveOptions};
 
 /// The hooks of siltstone's own crates, by name.
 pub(crate) struct ProvidedHooks {
     /// Of each partition that the builder names.
     pub(crate) metahive: HashMap<String, MetaHiveOptions>,
+    /// The merge operators that the application supplies.
+    pub(crate) operators: Vec<Arc<dyn MergeOperator>>,
 }
 
 /// The hooks that need nothing from the application.
@@ -59,5 +62,11 @@ impl HookProvider for ProvidedHooks {
             LargeValues::NAME => Some(Arc::new(LargeValues::from_params(params)?)),
             _ => None,
         }
+    }
+
+    fn merge_operator(&self, name: &str, params: &[u8]) -> Option<Arc<dyn MergeOperator>> {
+        let mut supplied = self.operators.iter();
+        let found = supplied.find(|it| it.name() == name && it.params() == params);
+        found.cloned().or_else(|| operators::ready_made(name, params))
     }
 }

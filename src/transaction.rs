@@ -1,6 +1,7 @@
 //! [`Transaction`]: reads and writes that are committed together, or refused after a conflict.
 
 mod locking;
+mod merging;
 mod savepoints;
 
 use std::fmt;

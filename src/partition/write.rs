@@ -101,6 +101,89 @@ impl Partition {
         self.0.try_put(key, value)
     }
 
+    /// Returns the name and the parameters of the merge operator that is stored with the partition, also if its code is
+    /// missing.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::PartitionOptions;
+    /// use siltstone::operators::AppendOperator;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().merge_operator(Arc::new(AppendOperator::new(",")));
+    /// let tags = db.partition_with("tags", options)?;
+    /// assert_eq!(tags.merge_operator(), Some(("append".to_owned(), b",".to_vec())));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[must_use]
+    pub fn merge_operator(&self) -> Option<(String, Vec<u8>)> {
+        self.0.merge_operator()
+    }
+
+    /// Merges `operand` into the value of `key`, by the merge operator of the partition
+    /// ([`PartitionOptions::merge_operator`](crate::PartitionOptions::merge_operator)). The operand becomes the value
+    /// of a key that has none. Nothing is read.
+    ///
+    /// # Errors
+    /// Those of [`Partition::put`]; those with which the operator refuses the operand;
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for an operand beyond
+    /// [`OPERAND_BYTES_MAX`](crate::limits::OPERAND_BYTES_MAX);
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the partition has no operator, or its code is
+    /// missing. Nothing is written then.
+    ///
+    /// # Durability
+    /// That of [`Partition::put`].
+    ///
+    /// # Cost
+    /// That of [`Partition::put`], and for each 64th version of a key in memory a fold of its operands since the last
+    /// fold. A later read folds at most so many operands of each memtable, and one for each table and snapshot that
+    /// keeps one.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::PartitionOptions;
+    /// use siltstone::operators::AppendOperator;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().merge_operator(Arc::new(AppendOperator::new(",")));
+    /// let tags = db.partition_with("tags", options)?;
+    /// tags.merge("photo", "beach")?;
+    /// tags.merge("photo", "summer")?;
+    /// assert_eq!(tags.get("photo")?.as_deref(), Some(&b"beach,summer"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.merge(key, operand)
+    }
+
+    /// Merges `operand` into the value of `key` as [`Partition::merge`] does, with the given options. Errors and
+    /// durability are also those of [`Partition::put_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::operators::IntegerOperator;
+    /// use siltstone::{Durability, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().merge_operator(Arc::new(IntegerOperator::Max));
+    /// let marks = db.partition_with("marks", options)?;
+    /// marks.merge_with("height", 7i64.to_le_bytes(), Durability::Sync)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.merge_with(key, operand, options)
+    }
+
     /// Deletes `key`. A key that does not exist is no error. Errors, durability and cost are those
     /// of [`Partition::put`].
     ///

@@ -102,12 +102,20 @@ fn build() -> MemFs {
     erased.delete_range("b"..).unwrap();
     erased.flush().unwrap();
     erased.delete_range("a".."b").unwrap();
+    let append = siltstone::operators::AppendOperator::new(",");
+    let append = PartitionOptions::new().merge_operator(Arc::new(append));
+    let merged = db.partition_with("merged", append).unwrap();
+    merged.merge("a", "0").unwrap();
+    let between = db.snapshot();
+    merged.merge("a", "1").unwrap();
+    merged.flush().unwrap();
+    merged.merge("a", "2").unwrap();
     db.batch()
         .put(&cleared, "key", "again")
         .clear(&plain)
         .commit(siltstone::Durability::Os)
         .unwrap();
-    drop((snapshot, before));
+    drop((snapshot, before, between));
     fs.crash_clone(CrashOutcome::Everything, &mut || 0)
 }
 

@@ -39,6 +39,7 @@ mod kill;
 mod large;
 mod mapped;
 mod memory;
+mod merge;
 mod metahive;
 mod metrics;
 mod model;

@@ -21,6 +21,11 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
+    /// Returns `true` if the form is text.
+    pub(crate) fn is_text(self) -> bool {
+        !self.hex && !self.base64
+    }
+
     /// The form that the flags ask for.
     pub(crate) fn bytes(self) -> Bytes {
         match (self.hex, self.base64) {

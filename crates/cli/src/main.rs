@@ -20,6 +20,7 @@ mod explain;
 mod gaps;
 mod levels;
 mod load;
+mod merge;
 mod moment;
 mod output;
 mod partition;
@@ -73,6 +74,8 @@ enum Command {
     Get(read::GetArgs),
     /// Sets a key to a value
     Put(write::PutArgs),
+    /// Merges an operand into the value of a key, by the merge operator of the partition
+    Merge(merge::MergeArgs),
     /// Deletes a key, or all keys of a range
     Delete(write::DeleteArgs),
     /// Prints entries in key order
@@ -202,6 +205,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Shell(args) => shell::run(&args, Cli::command()),
         Command::Get(args) => read::get(&args),
         Command::Put(args) => write::put(&args),
+        Command::Merge(args) => merge::merge(&args),
         Command::Delete(args) => write::delete(&args),
         Command::Scan(args) => read::scan(&args),
         Command::Count(args) => read::count(&args),

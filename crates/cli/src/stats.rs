@@ -183,6 +183,9 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
     if partition.deleted_range_count > 0 {
         let _ = writeln!(text, "  {} deleted ranges hide entries", partition.deleted_range_count);
     }
+    if partition.operands_folded > 0 {
+        let _ = writeln!(text, "  {} operands folded", partition.operands_folded);
+    }
     if let Some(store) = &partition.value_store {
         let _ = writeln!(
             text,
@@ -275,6 +278,7 @@ fn partition_json(partition: &PartitionStats) -> Value {
         "memtable_bytes": partition.memtable_bytes,
         "sealed_memtable_count": partition.sealed_memtable_count,
         "deleted_range_count": partition.deleted_range_count,
+        "operands_folded": partition.operands_folded,
         "compaction_debt_bytes": partition.compaction_debt_bytes,
         "pressure_permille": partition.pressure_permille,
         "pressure_reason": partition.pressure_reason,

@@ -89,6 +89,28 @@ fn a_folder_with_other_files_gets_a_database_only_on_request() {
 }
 
 #[test]
+fn operands_are_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["merge", "db", "n", "5"], 2, "");
+    check(at, &["merge", "db", "n", "5", "--operator", "sum"], 2, "");
+    check(at, &["merge", "db", "n", "5", "--operator", "add"], 0, "");
+    check(at, &["merge", "db", "n", "-7"], 0, "");
+    check(at, &["merge", "db", "n", "0200000000000000", "--hex"], 0, "");
+    check(at, &["merge", "db", "n", "five"], 2, "");
+    check(at, &["get", "db", "n", "--hex"], 0, "0000000000000000\n");
+    let list = ["--partition", "list"];
+    let append =
+        [&["merge", "db", "k", "a", "--operator", "append", "--separator", ","][..], &list];
+    check(at, &append.concat(), 0, "");
+    let json = "{\"done\":\"merge\",\"key\":\"k\"}\n";
+    check(at, &[&["merge", "db", "k", "b", "--json"][..], &list].concat(), 0, json);
+    check(at, &[&["get", "db", "k"][..], &list].concat(), 0, "a,b\n");
+    let other = [&["merge", "db", "k", "1", "--operator", "max"][..], &list].concat();
+    check(at, &other, 2, "");
+}
+
+#[test]
 fn ranges_of_keys_are_deleted_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

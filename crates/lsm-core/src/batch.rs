@@ -241,11 +241,12 @@ mod tests {
         section.push(EntryKind::DeleteRange, b"a", b"bc");
         section.push(EntryKind::DeleteRange, b"", b"d");
         section.push(EntryKind::DeleteRange, b"e", b"");
-        let ranges = b"\x04\x01a\x02bc\x04\x00\x01d\x04\x01e\x00";
+        section.push(EntryKind::Operand, b"k", b"op");
+        let ranges = b"\x04\x01a\x02bc\x04\x00\x01d\x04\x01e\x00\x03\x01k\x02op";
         let others = b"\x01\x03key\x05value\x00\x01k\x00\x06\x00\x00";
         assert_eq!(section.bytes(), [&others[..], ranges].concat());
-        assert_eq!(section.operation_count(), 6);
-        assert_eq!(decode(section.bytes()).unwrap().len(), 6);
+        assert_eq!(section.operation_count(), 7);
+        assert_eq!(decode(section.bytes()).unwrap().len(), 7);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! 5  partition  snapshot  compaction        the state of a partition; the choice and the rules of merges
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
-//! 2  wal  sstable  memtable  batch  filters  shared  formats, buffers, ready-made filters; none imports another
+//! 2  wal  sstable  memtable  batch  filters  operators  shared  formats, buffers, ready-made hooks; none imports another
 //! 1  fs  iter  hooks  clock  stats  sweep   contracts
 //! 0  types  codec  error  limits  options  memory  machine  the vocabulary, memory of slabs, figures of the machine
 //! ```
@@ -81,6 +81,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod memtable;
+pub mod operators;
 pub mod options;
 mod partition;
 pub mod raw;

@@ -11,6 +11,11 @@ pub const USER_KEY_BYTES_MAX: usize = 65_534;
 pub const INTERNAL_KEY_BYTES_MAX: usize = 65_536;
 /// Largest value that the formats can hold inline, in bytes (1 GiB).
 pub const FORMAT_VALUE_BYTES_MAX: u64 = 1 << 30;
+/// Longest operand of a merge, in bytes (1 MiB). Operands are never stored apart.
+pub const OPERAND_BYTES_MAX: u64 = 1 << 20;
+/// Longest large value into which a compaction folds operands, in bytes (16 MiB). Above a longer one they stay operands,
+/// so that no merge writes it again.
+pub const FOLDED_LARGE_VALUE_BYTES_MAX: u64 = 16 << 20;
 /// Largest batch that the formats can hold, in bytes (2 GiB less one frame of overhead).
 pub const FORMAT_BATCH_BYTES_MAX: u64 = (2 << 30) - (1 << 20);
 /// Longest partition name in bytes.

@@ -57,6 +57,7 @@ pub fn of_kind(kind: EntryKind) -> u64 {
         EntryKind::Tombstone => 0x8e93_aa5b_9ce6_26fc,
         EntryKind::Value => 0x068c_7f9e_4817_044f,
         EntryKind::Handle => 0x6351_2a29_2027_5df4,
+        EntryKind::Operand => 0xd70c_6f64_75cf_79a8,
         EntryKind::Poison => 0x06aa_a440_2e8d_4dbe,
         EntryKind::Clear | EntryKind::DeleteRange => unreachable!("no entry deletes other keys"),
     }
@@ -131,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_parts_of_kinds_are_their_hashes() {
-        use EntryKind::{Handle, Poison, Tombstone, Value};
-        for kind in [Tombstone, Value, Handle, Poison] {
+        use EntryKind::{Handle, Operand, Poison, Tombstone, Value};
+        for kind in [Tombstone, Value, Handle, Operand, Poison] {
             let hash = checksum64_seeded(&[kind as u8], KIND_SEED);
             assert_eq!(of_kind(kind), hash, "{kind:?} {hash:#x}");
         }

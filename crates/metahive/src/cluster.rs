@@ -73,6 +73,15 @@ pub(crate) struct Made {
     pub(crate) is_untouched: bool,
 }
 
+/// An entry without a slot that goes into the output.
+#[derive(Debug)]
+pub(crate) struct HeldEntry {
+    pub(crate) seq: SeqNo,
+    pub(crate) sum: u64,
+    /// The metadata that a provider made for it.
+    pub(crate) made: Vec<u8>,
+}
+
 /// The versions of one key that a job has read, until the metadata of the key arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
@@ -83,6 +92,8 @@ pub(crate) struct Cluster {
     /// Copies of the values, for a provider's check.
     pub(crate) values: Vec<Vec<u8>>,
     pub(crate) made: Vec<Made>,
+    /// Entries that were written after a later version was read, or that were made of several: they have no slot.
+    pub(crate) held: Vec<HeldEntry>,
     /// The slot to which the next metadata entry is expected to belong.
     expected: usize,
     pub(crate) unjudged: usize,
@@ -104,6 +115,7 @@ impl Cluster {
         self.changed.clear();
         self.values.clear();
         self.made.clear();
+        self.held.clear();
         self.expected = 0;
         self.unjudged = 0;
         self.survivors = 0;
@@ -187,13 +199,23 @@ impl Cluster {
         }
     }
 
-    /// Marks the newest slot as a survivor, which takes `bytes` from `written` on.
-    pub(crate) fn survive(&mut self, written: u64, bytes: u64) {
+    /// Adds a survivor without a slot, which takes `bytes` from `written` on.
+    pub(crate) fn add_held(&mut self, held: HeldEntry, written: u64, bytes: u64) {
+        self.count_survivor(written, bytes);
+        self.held.push(held);
+    }
+
+    fn count_survivor(&mut self, written: u64, bytes: u64) {
         if self.survivors == 0 {
             self.start = written;
         }
         self.end = written + bytes;
         self.survivors += 1;
+    }
+
+    /// Marks the newest slot as a survivor, which takes `bytes` from `written` on.
+    pub(crate) fn survive(&mut self, written: u64, bytes: u64) {
+        self.count_survivor(written, bytes);
         self.slots.last_mut().expect("an entry came before its survival").set(SURVIVES);
     }
 
@@ -222,6 +244,7 @@ impl Cluster {
             // `CHANGED` stays. It is asked for survivors alone.
             slot.word &= !SURVIVES;
         }
+        self.held.clear();
         self.survivors = 0;
     }
 }

@@ -265,6 +265,7 @@ impl fmt::Display for ExplainedVersion {
         }
         match kind {
             EntryKind::Value => write!(f, ", value of {} bytes, ", value.len())?,
+            EntryKind::Operand => write!(f, ", operand of {} bytes, ", value.len())?,
             EntryKind::Tombstone => f.write_str(", tombstone, ")?,
             EntryKind::Handle => write!(f, ", handle of {} bytes, ", value.len())?,
             EntryKind::Poison => f.write_str(", poison: reads as corruption, ")?,

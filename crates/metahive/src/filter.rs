@@ -42,7 +42,7 @@ use crate::shared::{NOT_SEALED, Shared};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
-use output::provided;
+use output::{payloads_of, provided};
 use spans::Spans;
 use verify::Judge;
 
@@ -282,7 +282,10 @@ impl CompactionFilter for HiveFilter {
     }
 
     fn output(&mut self, output: &Output<'_>) -> Result<u64> {
-        let Output { entry, untouched_from, value_sum, is_noted } = output;
+        let Output { entry, untouched_from, value_sum, is_noted, is_held, .. } = output;
+        if *is_held {
+            return Ok(self.write_held(output));
+        }
         if *is_noted {
             return self.sum_of_output(entry, *untouched_from, *value_sum);
         }
@@ -351,6 +354,13 @@ impl CompactionFilter for HiveFilter {
         // Pairs that the end of the table comes between keep their metadata in its properties:
         // see `table_seal.rs`.
         for cluster in self.open.iter_mut().filter(|cluster| cluster.survivors > 0) {
+            if !cluster.held.is_empty() {
+                let payloads = payloads_of(cluster, self.shared.is_integrity);
+                let open = payloads.into_iter().map(|(_, payload)| (cluster.key.clone(), payload));
+                seal.open.extend(open);
+                cluster.forget_survivors();
+                continue;
+            }
             for (at, slot) in cluster.slots.iter().enumerate() {
                 if slot.is(SURVIVES) {
                     let (seq, sum) = cluster.written_as(at);

@@ -30,7 +30,7 @@ use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{PartitionHooks, VerifiedBlock, as_any};
 use lsm_core::raw::{self, BlockCheck, Found, PinnedView, ReadAt, TableBlock, Witness};
 use lsm_core::read::{Cursor, KeyRange};
-use lsm_core::types::{SeqNo, Slice};
+use lsm_core::types::{EntryKind, SeqNo, Slice};
 use lsm_core::{Partition, Snapshot};
 
 use crate::metahive::MetaHive;
@@ -213,6 +213,10 @@ impl Witness for GetCheck<'_> {
 
     #[inline]
     fn found(&mut self, found: &Found<'_>) -> Result<()> {
+        if found.kind == EntryKind::Operand {
+            // From here on older versions are wanted.
+            self.seq = found.seq.previous();
+        }
         // In a memtable: there is no metadata yet to compare with.
         let Some(place) = found.place else { return Ok(()) };
         self.by = match self.check.entry(&place, found, self.key) {

@@ -7,7 +7,7 @@ use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::follow::FollowOptions;
 use lsm_core::fs::Fs;
-use lsm_core::hooks::{HookProvider, HookSources};
+use lsm_core::hooks::{HookProvider, HookSources, MergeOperator, SuppliedOperator};
 use lsm_core::options::Options;
 
 use crate::secondary::Secondary;
@@ -87,6 +87,12 @@ impl Builder {
             None => provider,
         });
         self
+    }
+
+    /// Supplies a merge operator of the application, as `Builder::merge_operator` of the crate `siltstone` does for a
+    /// primary. May be called several times.
+    pub fn merge_operator(self, operator: Arc<dyn MergeOperator>) -> Builder {
+        self.hooks(Arc::new(SuppliedOperator(operator)))
     }
 
     /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes`

@@ -2,9 +2,10 @@
 
 mod erasures;
 mod feed;
+mod merges;
 mod reads;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -72,6 +73,8 @@ pub struct Harness {
     ranges: Vec<HeldRange>,
     seq: SeqNo,
     values: u32,
+    /// The operand of each value that was made by a merge, by key and value.
+    operands: BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>>,
     incarnations: u32,
     /// The partitions that were dropped.
     drops: u32,
@@ -121,6 +124,7 @@ impl Harness {
             ranges: Vec::new(),
             seq: SeqNo::ZERO,
             values: 0,
+            operands: BTreeMap::new(),
             incarnations: 0,
             drops: 0,
         };
@@ -231,16 +235,6 @@ impl Harness {
         self.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
     }
 
-    fn ops(&mut self, operations: &[(u8, Key, Option<ValueLen>)]) -> Vec<Op> {
-        let mut ops = Vec::new();
-        for (p, key, len) in operations {
-            let value = len.map(|len| self.value(len).into());
-            let partition = self.part(*p).name.to_owned();
-            ops.push(Op { partition, key: key.bytes(), value });
-        }
-        ops
-    }
-
     /// Puts and deletes: single ones, or a batch that is synced or not.
     fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
         let mut ops = self.ops(operations);
@@ -258,6 +252,10 @@ impl Harness {
             (None, [op]) => {
                 let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
                 match &op.value {
+                    Some(_) if self.operand_of(op).is_some() => {
+                        let operand = self.operand_of(op).expect("it is a merge");
+                        part.handle.merge(&op.key, operand)
+                    }
                     // Every other value of a partition with large values is streamed.
                     Some(value) if part.handle.space().is_some() && value.len() % 2 == 1 => {
                         stream(&part.handle, &op.key, value)
@@ -288,6 +286,10 @@ impl Harness {
         for op in ops {
             let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
             batch = match &op.value {
+                Some(_) if self.operand_of(op).is_some() => {
+                    let operand = self.operand_of(op).expect("it is a merge");
+                    batch.merge(&part.handle, &op.key, operand)
+                }
                 Some(value) => batch.put(&part.handle, &op.key, value),
                 None => batch.delete(&part.handle, &op.key),
             };

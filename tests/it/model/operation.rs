@@ -4,10 +4,12 @@
 
 use std::fmt;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use lsm_core::fs::CrashOutcome;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use siltstone::operators::AppendOperator;
 use siltstone::{Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
 
 /// Names under which partitions are created.
@@ -241,13 +243,17 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
     )
 }
 
-/// Switches the integrity metadata on, or leaves it; with large values as [`large`] does.
+/// Switches the integrity metadata on, or leaves it; with large values as [`large`] does; gives it a merge operator,
+/// which stays from then on.
 fn hooks() -> impl Strategy<Value = PartitionOptions> {
-    (proptest::bool::weighted(0.3), large()).prop_map(|(is_sealed, large)| {
+    let of_values = (large(), proptest::bool::weighted(0.6));
+    (proptest::bool::weighted(0.3), of_values).prop_map(|(is_sealed, (large, merges))| {
         let options = match large {
             None => PartitionOptions::new(),
             Some(large) => PartitionOptions::new().large_values(large),
         };
+        let append = AppendOperator::default();
+        let options = if merges { options.merge_operator(Arc::new(append)) } else { options };
         if is_sealed { options.metahive(MetaHiveOptions::new()) } else { options }
     })
 }

@@ -356,8 +356,17 @@ impl Simulation {
         for (name, key, bytes) in ops {
             let Some(partition) = self.find(name)? else { continue };
             let key = format!("k{key:05}").into_bytes();
-            let value: Option<Value> = bytes.map(|bytes| self.value(bytes));
+            let mut value: Option<Value> = bytes.map(|bytes| self.value(bytes));
+            // A fault may have kept the operator from the partition.
+            let has_operator = partition.merge_operator().is_some();
+            let merges = has_operator && *name != UNLOGGED && self.values.is_multiple_of(2);
             batch = match &value {
+                Some(operand) if merges => {
+                    let batch = batch.merge(&partition, &key, operand);
+                    let before = self.before(&written, name, &key);
+                    value = Some([before.as_deref().unwrap_or_default(), operand].concat().into());
+                    batch
+                }
                 Some(value) => batch.put(&partition, &key, value),
                 None => batch.delete(&partition, &key),
             };
@@ -400,6 +409,18 @@ impl Simulation {
             record.refused = record.refused.take().or(refused);
         }
         result.map(|_| ())
+    }
+
+    /// The value of a key after these operations.
+    fn before(&self, written: &[Op], partition: &str, key: &[u8]) -> Option<Value> {
+        let mut own = written.iter().rev();
+        match own.find(|op| op.partition == partition && op.key == key) {
+            Some(op) => op.value.clone(),
+            None => {
+                let record = self.record();
+                record.model.get(partition, key, record.model.seq()).cloned()
+            }
+        }
     }
 
     /// Returns `true` if a failed commit is visible: one whose sync failed is.

@@ -3,6 +3,9 @@
 //! Its variant and a seed determine a script. Tiny limits make a few dozen steps pass through
 //! flushes, compactions, segment switches and manifest generations.
 
+use std::sync::Arc;
+
+use siltstone::operators::AppendOperator;
 use siltstone::{Options, PartitionOptions};
 use testkit::Rng;
 
@@ -170,20 +173,42 @@ pub fn variants() -> Vec<Variant> {
         mixed,
         // After the others, whose positions determine their seeds.
         with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
-        with(
-            "ranges",
-            Weights {
-                put: 8,
-                batch: 3,
-                flush: 4,
-                settle: 1,
-                erase: 8,
-                hold: 2,
-                reopen: 1,
-                ..weights
-            },
-        ),
+        ranging(&plain),
+        merging(plain),
     ]
+}
+
+/// Ranges of keys are deleted, while snapshots are held.
+fn ranging(plain: &Variant) -> Variant {
+    let weights = Weights {
+        put: 8,
+        batch: 3,
+        flush: 4,
+        settle: 1,
+        erase: 8,
+        hold: 2,
+        reopen: 1,
+        ..plain.weights
+    };
+    Variant { name: "ranges", weights, ..plain.clone() }
+}
+
+/// Half of the puts are operands that are appended.
+fn merging(plain: Variant) -> Variant {
+    let weights = Weights {
+        batch: 5,
+        flush: 4,
+        settle: 1,
+        compact: 1,
+        erase: 2,
+        clear: 1,
+        hold: 2,
+        reopen: 1,
+        ..plain.weights
+    };
+    let append = Arc::new(AppendOperator::default());
+    let partition_options = plain.partition_options.merge_operator(append);
+    Variant { name: "merges", weights, partition_options, ..plain }
 }
 
 /// Writes a script.

@@ -3,10 +3,12 @@
 //! write changed what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::MemFs;
-use siltstone::{Db, Durability, ErrorKind, Partition, Slice, Transaction};
+use siltstone::operators::AppendOperator;
+use siltstone::{Db, Durability, ErrorKind, Partition, PartitionOptions, Slice, Transaction};
 use testkit::Rng;
 
 use super::{is_conflict, open};
@@ -31,8 +33,26 @@ impl Model {
     }
 }
 
+/// The own state of a key.
+#[derive(Clone)]
+enum OwnValue {
+    Set(Option<String>),
+    /// An operand that is appended to the stored value.
+    Merge(String),
+}
+
+impl OwnValue {
+    /// The value of a key with the stored one `base`.
+    fn over(&self, base: Option<String>) -> Option<String> {
+        match self {
+            OwnValue::Set(value) => value.clone(),
+            OwnValue::Merge(operand) => Some(base.unwrap_or_default() + operand),
+        }
+    }
+}
+
 /// The own writes to both partitions.
-type Own = [BTreeMap<String, Option<String>>; 2];
+type Own = [BTreeMap<String, OwnValue>; 2];
 
 /// The reads of a transaction in a partition: from one key to another, both included.
 struct Read {
@@ -61,12 +81,17 @@ impl Open {
     fn expected_at(&self, at: u64, model: &Model, partition: usize) -> Content {
         let mut content = model.at(at, partition);
         for (key, value) in &self.own[partition] {
-            match value {
-                Some(value) => content.insert(key.clone(), value.clone()),
+            match value.over(content.remove(key)) {
+                Some(value) => content.insert(key.clone(), value),
                 None => content.remove(key),
             };
         }
         content
+    }
+
+    /// Returns `true` if a get of the key reads what is stored.
+    fn reads_stored(&self, partition: usize, key: &str) -> bool {
+        !matches!(self.own[partition].get(key), Some(OwnValue::Set(_)))
     }
 
     fn conflicts(&self, model: &Model) -> bool {
@@ -103,7 +128,8 @@ struct Harness {
 impl Harness {
     fn new(mut rng: Rng) -> Harness {
         let db = open(&MemFs::new());
-        let partitions = ["p", "q"].map(|name| db.partition(name).unwrap());
+        let options = PartitionOptions::new().merge_operator(Arc::new(AppendOperator::default()));
+        let partitions = ["p", "q"].map(|name| db.partition_with(name, options.clone()).unwrap());
         let rng = rng.fork();
         Harness {
             rng,
@@ -173,9 +199,16 @@ impl Harness {
         }
         let key = key(&mut self.rng);
         let value = self.value();
-        let commit = match &value {
-            Some(value) => self.partitions[partition].put(&key, value),
-            None => self.partitions[partition].delete(&key),
+        let handle = &self.partitions[partition];
+        let is_merge = self.rng.chance(1, 3);
+        let (commit, value) = match value {
+            Some(operand) if is_merge => {
+                let old = self.model.at(u64::MAX, partition).remove(&key);
+                let commit = handle.merge(&key, &operand);
+                (commit, OwnValue::Merge(operand).over(old))
+            }
+            Some(value) => (handle.put(&key, &value), Some(value)),
+            None => (handle.delete(&key), None),
         };
         self.model.0.push((commit.unwrap().seq.get(), partition, key, value));
     }
@@ -198,7 +231,7 @@ impl Harness {
         let content = open.expected(&self.model, partition);
         for (key, found) in keys.into_iter().zip(found) {
             assert_eq!(found.as_deref(), content.get(&key).map(String::as_bytes), "{key}");
-            if !open.own[partition].contains_key(&key) {
+            if open.reads_stored(partition, &key) {
                 open.reads.push(Read { partition, first: key.clone(), last: key });
             }
         }
@@ -222,7 +255,7 @@ impl Harness {
         }
         let content = open.expected_at(u64::MAX, &self.model, partition);
         assert_eq!(found.unwrap().as_deref(), content.get(&key).map(String::as_bytes), "{key}");
-        if !open.own[partition].contains_key(&key) {
+        if open.reads_stored(partition, &key) {
             open.locked_reads.entry(locked.clone()).or_insert(now);
         }
         open.locks.insert(locked);
@@ -299,17 +332,33 @@ impl Harness {
             let (first, last, keys) = self.erased();
             let open = &mut self.open[at];
             open.transaction.delete_range(&self.partitions[partition], first..last);
-            open.own[partition].extend(keys.into_iter().map(|key| (key, None)));
+            open.own[partition].extend(keys.into_iter().map(|key| (key, OwnValue::Set(None))));
             return;
         }
         let key = key(&mut self.rng);
         let value = self.value();
+        let is_merge = self.rng.chance(1, 3);
         let open = &mut self.open[at];
-        match &value {
-            Some(value) => open.transaction.put(&self.partitions[partition], &key, value),
-            None => open.transaction.delete(&self.partitions[partition], &key),
-        }
-        open.own[partition].insert(key, value);
+        let handle = &self.partitions[partition];
+        let own = match value {
+            Some(operand) if is_merge => {
+                open.transaction.merge(handle, &key, &operand);
+                match open.own[partition].remove(&key) {
+                    None => OwnValue::Merge(operand),
+                    Some(OwnValue::Merge(older)) => OwnValue::Merge(older + &operand),
+                    Some(set) => OwnValue::Set(OwnValue::Merge(operand).over(set.over(None))),
+                }
+            }
+            Some(value) => {
+                open.transaction.put(handle, &key, &value);
+                OwnValue::Set(Some(value))
+            }
+            None => {
+                open.transaction.delete(handle, &key);
+                OwnValue::Set(None)
+            }
+        };
+        open.own[partition].insert(key, own);
     }
 
     fn commit(&mut self) {
@@ -328,7 +377,12 @@ impl Harness {
         let seq = answer.unwrap().seq.get();
         self.committed += u64::from(writes > 0);
         for (partition, writes) in own.into_iter().enumerate() {
-            self.model.0.extend(writes.into_iter().map(|(k, v)| (seq, partition, k, v)));
+            let mut before = self.model.at(u64::MAX, partition);
+            let writes = writes.into_iter().map(|(key, own)| {
+                let value = own.over(before.remove(&key));
+                (seq, partition, key, value)
+            });
+            self.model.0.extend(writes);
         }
     }
 

@@ -66,6 +66,13 @@ pub enum KeyChange {
         /// The value, which is read on demand.
         value: LoggedValue,
     },
+    /// An operand is merged into the value of the key, by the merge operator of the partition.
+    Merge {
+        /// The key.
+        key: Slice,
+        /// The operand.
+        operand: Slice,
+    },
     /// The key is deleted.
     Delete {
         /// The key.
@@ -93,6 +100,7 @@ impl KeyChange {
         match self {
             KeyChange::Put { key, .. }
             | KeyChange::PutLarge { key, .. }
+            | KeyChange::Merge { key, .. }
             | KeyChange::Delete { key }
             | KeyChange::Damaged { key } => key.starts_with(prefix),
             KeyChange::DeleteRange { start, end } => {

@@ -129,6 +129,9 @@ fn change_of(
             let handle = Slice::copy_from(&buffer[value]);
             KeyChange::PutLarge { key, value: LoggedValue { handle, store: store() } }
         }
+        EntryKind::Operand => {
+            KeyChange::Merge { key, operand: Slice::share(buffer, value.start, value.len()) }
+        }
         EntryKind::Tombstone => KeyChange::Delete { key },
         EntryKind::DeleteRange => {
             let end = &buffer[value];

@@ -32,6 +32,8 @@ pub struct JobHooks<'a> {
     pub(super) clear_seqs: ClearSeqs,
     /// The deleted ranges that they know.
     pub(super) spans: DeletedRanges,
+    /// No one reads while the job runs.
+    pub(super) is_without_readers: bool,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<JobFilter>,
     pub(super) sealing: Option<JobFilter>,
@@ -74,6 +76,7 @@ impl<'a> JobHooks<'a> {
             registered,
             clear_seqs: ClearSeqs::default(),
             spans: DeletedRanges::default(),
+            is_without_readers: false,
             inject,
             deciding: Vec::new(),
             sealing: None,
@@ -84,6 +87,12 @@ impl<'a> JobHooks<'a> {
             key_form: KeyForm::AsGiven,
             unix_time: Duration::ZERO,
         }
+    }
+
+    /// For an open: no one reads while the job runs.
+    #[must_use]
+    pub fn without_readers(self) -> JobHooks<'a> {
+        JobHooks { is_without_readers: true, ..self }
     }
 
     /// With the values moved that are in doubt, if `rescues`.
@@ -128,7 +137,9 @@ impl<'a> JobHooks<'a> {
             EntryKind::Value => Some(entry.value),
             // The value lies in the store; fetching it for each entry would read all large values.
             EntryKind::Handle => None,
-            EntryKind::Tombstone
+            // It has no value of its own. What it is folded into expires.
+            EntryKind::Operand
+            | EntryKind::Tombstone
             | EntryKind::Poison
             | EntryKind::Clear
             | EntryKind::DeleteRange => return Ok(None),

@@ -81,6 +81,15 @@ impl LastKeys {
         self.written_now = Some(trailer);
     }
 
+    /// Notes that an entry with the key that was read last is written, after the entry under way was met or between two
+    /// entries. It was held until then.
+    pub(super) fn settle(&mut self) {
+        if let Some(trailer) = self.written_now.take() {
+            self.written_trailer = Some(trailer);
+            self.is_read_written = true;
+        }
+    }
+
     /// Notes that the entry under way was read, and takes a copy of its key.
     #[inline]
     pub(super) fn note_read(&mut self, key: KeyRef<'_>) {

@@ -15,7 +15,8 @@
 //! 1. For every snapshot in the list, and for every later one, a read of a key returns the same
 //!    before and after the job.
 //! 2. An entry goes only if a newer entry of its key, a clear or a deleted range of the partition shadows it for
-//!    every snapshot, or if it is a tombstone that has nothing left to delete.
+//!    every snapshot, or if it is a tombstone that has nothing left to delete. An operand shadows nothing: it and
+//!    what it needs become one entry.
 
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub enum DropDecision {
     Keep,
     /// No one can see it any more.
     Drop,
+    /// The operand before it needs it, and no snapshot lies between the two: they may become one entry.
+    Fold,
     /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
     /// the two inputs is damaged, which is a fault.
     Twin,
@@ -56,6 +59,10 @@ pub struct DropRules<'a> {
     spans: DeletedRanges,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
+    /// The entry before is an operand that somebody sees: what lies below belongs to its value.
+    is_open: bool,
+    /// No one reads, and no snapshot is taken, while the job runs.
+    is_without_readers: bool,
     /// See [`DropRules::kept_for`].
     kept_for: Option<SeqNo>,
 }
@@ -75,6 +82,8 @@ impl<'a> DropRules<'a> {
             clear_seqs,
             spans: DeletedRanges::default(),
             last: None,
+            is_open: false,
+            is_without_readers: false,
             kept_for: None,
         }
     }
@@ -83,6 +92,13 @@ impl<'a> DropRules<'a> {
     #[must_use]
     pub fn with_spans(self, spans: DeletedRanges) -> DropRules<'a> {
         DropRules { spans, ..self }
+    }
+
+    /// The same for a job that no reader and no snapshot can meet, if `is_without_readers`: operands above the last
+    /// snapshot are folded, too.
+    #[must_use]
+    pub fn without_readers(self, is_without_readers: bool) -> DropRules<'a> {
+        DropRules { is_without_readers, ..self }
     }
 
     /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
@@ -139,13 +155,22 @@ impl<'a> DropRules<'a> {
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
             return DropDecision::Twin;
         }
+        let was_open = std::mem::replace(&mut self.is_open, false) && is_version;
+        let is_operand = key.trailer.kind() == Some(EntryKind::Operand);
         // A newer version shadows it, or a clear sequence or deleted range, whichever comes first.
         let newer_stripe = newer.map_or(usize::MAX, |(_, newer_stripe)| newer_stripe);
-        let shadow = newer_stripe.min(self.deletion_stripe(key).unwrap_or(usize::MAX));
+        let deletion_stripe = self.deletion_stripe(key).unwrap_or(usize::MAX);
+        let shadow = newer_stripe.min(deletion_stripe);
         if shadow != usize::MAX {
             // Above the last snapshot every sequence may still become one: a snapshot that is taken
             // while the job runs sees the newest entry at that moment, which the job does not know.
             // Dropping all but the newest entry there would break exactly those snapshots.
+            let is_seen_together = stripe < self.snapshots.len() || self.is_without_readers;
+            // Otherwise a deletion in the stripe lies between the two, or above both.
+            if was_open && stripe == newer_stripe && stripe != deletion_stripe && is_seen_together {
+                self.is_open = is_operand;
+                return DropDecision::Fold;
+            }
             if stripe == shadow && stripe < self.snapshots.len() {
                 return DropDecision::Drop;
             }
@@ -162,6 +187,7 @@ impl<'a> DropRules<'a> {
         if tombstone && stripe == 0 && !below() {
             return DropDecision::Drop;
         }
+        self.is_open = is_operand;
         DropDecision::Keep
     }
 }

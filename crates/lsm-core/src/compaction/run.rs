@@ -17,15 +17,15 @@ use super::damaged::DamagedInput;
 use super::inputs::{JobCheck, MergeInput, blame, input_tables, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
-use super::{Compaction, ExportRange, JobHooks, KeyBelow, Outputs, Split, TableFactory, Trigger};
-use crate::error::Result;
-use crate::hooks::{
-    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources,
+use super::{
+    Compaction, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split, TableFactory, Trigger,
 };
+use crate::error::Result;
+use crate::hooks::{InputTable, Job, JobFindings, JobKind, RepairSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::{Memtable, clear_seqs_of, spans_of};
-use crate::types::{ClearSeqs, DeletedRanges, Gap, Gaps, KeyForm, SeqNo};
+use crate::types::{ClearSeqs, DeletedRanges, Gaps, KeyForm, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
 /// One run of a flush, a compaction, a repair or an export: its inputs, and the level of its outputs.
@@ -328,39 +328,5 @@ impl<'a> Merge<'a> {
             (JobKind::Compaction, Some(compaction)) => Some(Split::new(compaction, table_bytes)),
             (JobKind::Compaction, None) => Some(Split::by_size(table_bytes)),
         }
-    }
-}
-
-/// The outcome of a job.
-pub enum JobOutcome {
-    /// Finished tables.
-    Done {
-        /// The tables, durable and not installed.
-        tables: Vec<SstMeta>,
-        /// The effect on the values of the partition's store.
-        values: JobValues,
-        /// Damage that was mended on the way, and by what.
-        mended: Vec<(Fault, String)>,
-        /// The entries that are damaged beyond repair, and in no table.
-        lost: Vec<Fault>,
-        /// The gaps that they leave.
-        gaps: Vec<Gap>,
-        /// Inputs whose number of entries is not the one that was noted.
-        miscounted: Vec<Fault>,
-    },
-    /// A damaged entry; nothing was written.
-    Faulty(Fault),
-}
-
-impl JobOutcome {
-    /// Adds the findings of the walks over the inputs.
-    pub(super) fn and_found(mut self, mut found: Findings) -> JobOutcome {
-        if let JobOutcome::Done { mended, lost, gaps, miscounted, .. } = &mut self {
-            gaps.extend(found.take_gaps());
-            miscounted.append(&mut found.miscounted);
-            mended.extend(found.repaired);
-            lost.extend(found.lost);
-        }
-        self
     }
 }

@@ -11,6 +11,7 @@
 //! 3. All versions of a user key are in one table.
 
 mod boundary;
+mod held;
 
 use super::export_range::RangeSide;
 use super::inputs::{JobEntry, MergeInput};
@@ -28,6 +29,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
 use boundary::NoteState;
+use held::{HeldOperands, UnderWay};
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
@@ -50,14 +52,12 @@ pub(super) struct Writing<'a, 'o> {
     last_value: LastValue,
     /// The closed gaps of the partition: its accepted losses.
     closed_gaps: Gaps,
-    /// The newest registered snapshot that sees the entry under way.
-    seen_by: Option<SeqNo>,
+    /// The facts about the entry under way.
+    under_way: UnderWay,
+    /// Operands of the key read last.
+    held: Option<HeldOperands>,
     /// A value was moved since the last look at whether to stop.
     has_moved: bool,
-    /// Of the entry under way: see [`JobEntry::value_sum`].
-    value_sum: Option<u64>,
-    /// The checksum of the entry under way, if its block was verified.
-    verified_sum: Option<u64>,
     note_state: NoteState,
 }
 
@@ -147,7 +147,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         Writing {
             rules: DropRules::new(stages.snapshots)
                 .with_clear_seqs(stages.clear_seqs.clone())
-                .with_spans(stages.spans.clone()),
+                .with_spans(stages.spans.clone())
+                .without_readers(stages.is_without_readers),
             stages,
             below,
             split,
@@ -158,10 +159,9 @@ impl<'a, 'o> Writing<'a, 'o> {
             keys: LastKeys::new(),
             last_value: LastValue::default(),
             closed_gaps,
-            seen_by: None,
+            under_way: UnderWay::default(),
+            held: None,
             has_moved: false,
-            value_sum: None,
-            verified_sum: None,
             note_state: NoteState::Off,
         }
     }
@@ -222,11 +222,17 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Takes in an entry.
     pub(super) fn take(&mut self, present: &JobEntry<'_>) -> Result<()> {
         let JobEntry { entry, at, verified, value_sum } = present;
-        self.value_sum = *value_sum;
+        if self.held.is_some() {
+            self.end_other_key(entry.key)?;
+            if self.is_over() {
+                return Ok(());
+            }
+        }
+        self.under_way = UnderWay { value_sum: *value_sum, ..UnderWay::default() };
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
-            self.verified_sum = verified.as_ref().map(|verified| verified.note);
+            self.under_way.verified_sum = verified.as_ref().map(|verified| verified.note);
             let taken = match verified {
                 Some(verified) => sealing
                     .call("input", |it| it.input(entry, at, Some(verified), &mut self.faults))?,
@@ -257,10 +263,16 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let is_version = self.keys.is_version();
         let below = &mut self.below;
-        match self.rules.keep(key, is_version, || below.may_lie_below(key.user)) {
+        let decision = self.rules.keep(key, is_version, || below.may_lie_below(key.user));
+        self.under_way.kept_for = self.rules.kept_for();
+        match decision {
             DropDecision::Keep => {
                 self.note_first_flush(entry);
-                self.keep(entry)?;
+                self.take_survivor(entry)?;
+            }
+            DropDecision::Fold => {
+                self.note_first_flush(entry);
+                self.fold_into(entry)?;
             }
             DropDecision::Drop => {
                 self.note_first_flush(entry);
@@ -298,15 +310,16 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Has the filters decide on a survivor and writes what is left of it.
-    fn keep(&mut self, entry: Entry<'_>) -> Result<()> {
+    fn keep(&mut self, entry: Entry<'_>, newer: SeqNo) -> Result<()> {
         // A poison stays whatever a filter decides: without it the damage would be hidden.
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
-        self.seen_by = self.stages.seen_by(entry.seq, self.keys.newer());
-        let decision = if self.stages.deciding.is_empty() || !decidable || self.seen_by.is_some() {
-            None
-        } else {
-            self.stages.decide(entry)?
-        };
+        self.under_way.seen_by = self.stages.seen_by(entry.seq, newer);
+        let decision =
+            if self.stages.deciding.is_empty() || !decidable || self.under_way.seen_by.is_some() {
+                None
+            } else {
+                self.stages.decide(entry)?
+            };
         match decision {
             None | Some(Decision::Keep) => self.relocate(entry),
             Some(Decision::Replace(value)) => {
@@ -335,7 +348,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         };
         match relocated.map_err(|error| error.at_key(entry.key))? {
             Relocation::Stay => {
-                let is_untouched = entry.kind != EntryKind::Poison;
+                let is_untouched = entry.kind != EntryKind::Poison && !self.under_way.is_folded;
                 self.write(entry, is_untouched.then_some(entry.stored_seq))
             }
             Relocation::Moved(pending) => {
@@ -403,7 +416,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             return self.damaged(entry, "an entry is out of order");
         }
         if self.outputs.is_values_only() && entry.kind != EntryKind::Value {
-            return self.damaged(entry, EntryKind::POISONED);
+            return Err(self.no_value(entry));
         }
         let note = self.seal(&entry, untouched_from, is_first)?;
         self.outputs.add(key, entry.value)?;
@@ -413,15 +426,15 @@ impl<'a, 'o> Writing<'a, 'o> {
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
         // would make the table due again and again.
-        let kept_for = self.rules.kept_for();
+        let UnderWay { kept_for, seen_by, .. } = self.under_way;
         let kept_for = kept_for.filter(|kept| self.stages.registered().binary_search(kept).is_ok());
-        let expires = self.stages.expires(entry, self.seen_by.is_some())?;
+        let expires = self.stages.expires(entry, seen_by.is_some())?;
         match expires {
             None => {}
             Some(Expires::At(at)) => self.outputs.expiries().note(at),
             Some(Expires::Left(now)) => self.outputs.expiries().note_left(now),
         }
-        let left_for = self.seen_by.filter(|_| matches!(expires, Some(Expires::Left(_))));
+        let left_for = seen_by.filter(|_| matches!(expires, Some(Expires::Left(_))));
         if let Some(snapshot) = kept_for.or(left_for) {
             self.outputs.note_kept(snapshot);
         }
@@ -439,7 +452,10 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {
         if !self.is_over() {
-            catch_blamed(|| self.boundary(None))?;
+            catch_blamed(|| {
+                self.end_held_key()?;
+                self.boundary(None)
+            })?;
         }
         if let Some(fault) = self.faults.first() {
             return Ok(JobOutcome::Faulty(fault.clone()));

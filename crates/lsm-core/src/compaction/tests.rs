@@ -2,6 +2,7 @@
 //! together in a simulated tree with jobs that overlap in time.
 
 pub(crate) mod drawing;
+mod folds;
 mod simulated;
 
 use std::fmt::Write;

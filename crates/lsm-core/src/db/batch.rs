@@ -10,8 +10,8 @@ use super::handle::{Db, Partition};
 use super::prepared::{Prepared, Sections};
 use super::require::{Requirement, Requirements, Subject};
 use super::write::{
-    Admission, HANDLE_BYTES, check_value, check_write, commit, inline_bytes, prepare,
-    push_operation, stored_key,
+    Admission, HANDLE_BYTES, check_operand, check_value, check_write, commit, inline_bytes,
+    prepare, push_operation, stored_key,
 };
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
@@ -74,6 +74,17 @@ impl Batch {
         self
     }
 
+    /// Merges `operand` into the value of `key` in `partition`.
+    pub fn merge(
+        mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+    ) -> Batch {
+        self.add_merge(partition, key.as_ref(), operand.as_ref());
+        self
+    }
+
     /// Deletes `key` in `partition`; no error if it does not exist.
     pub fn delete(mut self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
         self.add_delete(partition, key.as_ref());
@@ -101,6 +112,22 @@ impl Batch {
     /// Sets `key` to `value` in `partition`, in place.
     pub fn add_put(&mut self, partition: &Partition, key: &[u8], value: &[u8]) {
         self.push(partition, EntryKind::Value, key, value);
+    }
+
+    /// Merges `operand` into the value of `key` in `partition`, in place.
+    pub fn add_merge(&mut self, partition: &Partition, key: &[u8], operand: &[u8]) {
+        self.push(partition, EntryKind::Operand, key, operand);
+    }
+
+    /// As [`Batch::add_merge`], for an operand that was made of several, which may be longer than each of them.
+    pub(super) fn add_folded(&mut self, partition: &Partition, key: &[u8], operand: &[u8]) {
+        if self.refused.is_some() {
+            return;
+        }
+        let added = check_key(key)
+            .and_then(|()| self.check_room(partition, (key.len() + operand.len()) as u64))
+            .and_then(|()| self.append(partition, EntryKind::Operand, key, operand));
+        self.refused = added.err();
     }
 
     /// Deletes `key` in `partition`, in place.
@@ -300,7 +327,10 @@ impl Batch {
         db.ownership.check_process()?;
         check_key(key)?;
         let state = partition.state();
-        check_value(&db.setup.options, state, value)?;
+        match kind {
+            EntryKind::Operand => check_operand(state, key, value)?,
+            _ => check_value(&db.setup.options, state, value)?,
+        }
         let inline = inline_bytes(state, kind, value.len() as u64);
         self.check_room(partition, key.len() as u64 + inline)
     }

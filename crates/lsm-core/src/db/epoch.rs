@@ -115,7 +115,7 @@ impl<'a> Tables<'a> {
             // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
             // one at the maximum the newest version of each key.
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
-            let stages = JobHooks::new(&hooks, &snapshots, &[], None);
+            let stages = JobHooks::new(&hooks, &snapshots, &[], None).without_readers();
             let stages = stages.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
             let merge = Merge::flush(&[memtable], partition);
             let context = RunContext {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use super::context::DbContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AttachedStore, CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules,
-    ValueStoreFactory, WhenAbsent, catch, guarded_filter,
+    AttachedOperator, AttachedStore, CompactionFilterFactory, HookProvider, Hooks, InputTable,
+    MergeOperator, PartitionHooks, Rules, ValueStoreFactory, WhenAbsent, catch, guarded_filter,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -52,7 +52,8 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         params: store.params(),
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
-    let mut records: Vec<_> = filters.chain(store).collect();
+    let operator = hooks.merge_operator.as_ref().map(record_of_operator).transpose()?;
+    let mut records: Vec<_> = filters.chain(store).chain(operator).collect();
     // Tables have one hidden suffix, so the hidden entries of two filters could not be
     // distinguished.
     if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
@@ -88,6 +89,14 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     Ok(records)
 }
 
+fn record_of_operator(operator: &Arc<dyn MergeOperator>) -> Result<HookRecord> {
+    let (name, params) =
+        catch("a merge operator", || (operator.name().to_owned(), operator.params()))?;
+    // Without its code operands are kept, and reads of their keys fail: all else works.
+    let rules = Rules::default();
+    Ok(HookRecord { kind: HookKind::MergeOperator, name, params, rules })
+}
+
 /// Refuses a value store together with a filter that reads the age of entries from their values.
 pub(super) fn check_values_are_read(
     filters: &[Arc<dyn CompactionFilterFactory>],
@@ -108,6 +117,11 @@ pub(super) fn invalid<T>(message: impl Into<String>) -> Result<T> {
 /// Returns `true` for the record of a value store.
 pub(super) fn is_store(record: &HookRecord) -> bool {
     record.kind == HookKind::ValueStore
+}
+
+/// Returns `true` for the record of a merge operator.
+pub(super) fn is_operator(record: &HookRecord) -> bool {
+    record.kind == HookKind::MergeOperator
 }
 
 /// The rules that all records together enforce.
@@ -153,6 +167,13 @@ pub(crate) fn resolve(
                 let factory = provider.and_then(|p| p.value_store(name, params));
                 hooks.store = factory.map(|factory| open(&*factory)).transpose()?;
                 hooks.store.is_some()
+            }
+            HookKind::MergeOperator => {
+                if let Some(operator) = provider.and_then(|p| p.merge_operator(name, params)) {
+                    let form = hooks.rules.key_form;
+                    hooks.operator = Some(AttachedOperator::new(partition, &operator, form)?);
+                }
+                hooks.operator.is_some()
             }
         };
         if found || name == KEY_FORM {
@@ -200,10 +221,16 @@ pub(super) fn attached(
             Some(AttachedStore::open(&**factory, context.store_context(id, name), &[])?)
         }
     };
+    let rules = rules_of(records);
+    let operator = hooks.merge_operator.as_ref();
+    let operator = operator
+        .map(|operator| AttachedOperator::new(name, operator, rules.key_form))
+        .transpose()?;
     Ok(PartitionHooks {
         filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
         store,
-        rules: rules_of(records),
+        operator,
+        rules,
         ..PartitionHooks::default()
     })
 }
@@ -229,6 +256,27 @@ pub(super) fn keep_store(
         Some(_) => {
             let name = &partition.name;
             return invalid(format!("partition {name:?} has another value store"));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the merge operator of a partition (`stored`) to the records of its new hooks: stored operands need it.
+///
+/// # Errors
+/// They name another one.
+pub(super) fn keep_operator(
+    partition: &PartitionState,
+    stored: &[HookRecord],
+    records: &mut Vec<HookRecord>,
+) -> Result<()> {
+    let Some(own) = stored.iter().find(|record| is_operator(record)) else { return Ok(()) };
+    match records.iter().find(|record| is_operator(record)) {
+        None => records.push(own.clone()),
+        Some(named) if named == own => {}
+        Some(_) => {
+            let name = &partition.name;
+            return invalid(format!("partition {name:?} has another merge operator"));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::DbInner;
 use super::catalog::DEFAULT;
 use super::hook_binding::{
     attached, check_complete, check_no_reserved_key, check_tables, check_values_are_read,
-    has_same_tables, invalid, is_store, keep_store, records_of,
+    has_same_tables, invalid, is_operator, is_store, keep_operator, keep_store, records_of,
 };
 use super::install::Installation;
 use crate::error::{Error, ErrorKind, Result};
@@ -209,18 +209,23 @@ impl DbInner {
     ) -> Result<(PartitionHooks, Vec<HookRecord>)> {
         let mut records = records_of(hooks, Some(partition.key_form))?;
         if hooks.keeps_filters {
-            let own = stored.iter().filter(|record| !is_store(record)).cloned();
-            records.splice(0..0, own);
+            let own = stored.iter().filter(|record| !is_store(record) && !is_operator(record));
+            records.splice(0..0, own.cloned());
         }
         keep_store(partition, hooks, stored, &mut records)?;
+        keep_operator(partition, stored, &mut records)?;
         let present = partition.store();
         let mut attached =
             attached(&self.context, partition.id, &partition.name, hooks, &records, present)?;
         attached.store = attached.store.or_else(|| present.cloned());
+        // The one that is attached stays: memtables and readers hold it.
+        attached.operator = partition.operator().cloned().or(attached.operator);
+        attached.absent = absent_operator(&records, &attached);
         if hooks.keeps_filters {
             let own = partition.hooks();
             attached.filters.clone_from(&own.filters);
-            attached.absent.clone_from(&own.absent);
+            let filters = own.absent.iter().filter(|name| !is_operator_of(&records, name));
+            attached.absent.extend(filters.cloned());
         }
         check_values_are_read(&attached.filters, attached.store.is_some())?;
         if attached.store.is_none() {
@@ -260,6 +265,18 @@ impl DbInner {
             }
         }
     }
+}
+
+/// Returns `true` if `name` is that of the merge operator of `records`.
+fn is_operator_of(records: &[HookRecord], name: &str) -> bool {
+    records.iter().any(|record| is_operator(record) && record.name == name)
+}
+
+/// The merge operator of `records`, if its code is missing.
+fn absent_operator(records: &[HookRecord], attached: &PartitionHooks) -> Vec<String> {
+    let operators = records.iter().filter(|record| is_operator(record));
+    let absent = operators.filter(|_| attached.operator.is_none());
+    absent.map(|record| record.name.clone()).collect()
 }
 
 fn not_found(name: &str) -> Error {

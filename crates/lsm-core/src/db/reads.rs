@@ -82,7 +82,9 @@ impl Partition {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let state = self.state();
         let tables = &*self.db().setup.tables;
-        let context = GetContext { view: &view, tables, store: state.store(), seq };
+        let store = state.store();
+        let operator = state.operator();
+        let context = GetContext { view: &view, tables, store, operator, seq };
         let hooks = state.load_hooks();
         let pinned = PinnedView { context, hooks: &hooks, partition: &state.name };
         let looked = state.key_form.with_stored(key, |key| look(&pinned, key));
@@ -122,9 +124,12 @@ impl Partition {
     pub(super) fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let tables = &*self.db().setup.tables;
-        let context = GetContext { view: &view, tables, store: self.state().store(), seq };
-        let found = self.state().key_form.with_stored(key, |key| read::get(&context, key));
-        found.map_err(|error| error.in_partition(&self.state().name))
+        let state = self.state();
+        let store = state.store();
+        let operator = state.operator();
+        let context = GetContext { view: &view, tables, store, operator, seq };
+        let found = state.key_form.with_stored(key, |key| read::get(&context, key));
+        found.map_err(|error| error.in_partition(&state.name))
     }
 
     /// Returns the values of `keys` at one moment, in their order.
@@ -140,7 +145,9 @@ impl Partition {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let tables = &*self.db().setup.tables;
         let state = self.state();
-        let context = GetContext { view: &view, tables, store: state.store(), seq };
+        let store = state.store();
+        let operator = state.operator();
+        let context = GetContext { view: &view, tables, store, operator, seq };
         let found = read::multi_get(&context, state.key_form, keys);
         found.map_err(|error| error.in_partition(&state.name))
     }
@@ -177,7 +184,8 @@ impl Partition {
         };
         let key_form = self.state().key_form;
         let store = self.state().store().cloned();
-        Ok(ReadPoint { view, seq, open, key_form, store, check: None })
+        let operator = self.state().operator().cloned();
+        Ok(ReadPoint { view, seq, open, key_form, store, operator, check: None })
     }
 
     /// Returns whether `key` exists.

@@ -171,10 +171,14 @@ impl Restorer {
             last = Some(entry.key.clone());
             // A handle leads into the copy's own store. The gap stays open, because the closing
             // would hide an omitted entry for good.
-            if !entry.verified || matches!(entry.kind, EntryKind::Handle | EntryKind::Poison) {
+            if !entry.verified || !matches!(entry.kind, EntryKind::Value | EntryKind::Tombstone) {
                 return Ok(None);
             }
             let found = newest.seq_of(&entry.key)?;
+            // Its value is lost, and the one that a replica has may have the operand in it.
+            if newest.is_operand {
+                return Ok(None);
+            }
             let is_deleted = entry.seq < view.deleted_at(&entry.key, SeqNo::MAX);
             let is_known =
                 is_deleted || gaps.effect_on(&entry.key, SeqNo::MAX, found).0 == InGap::Unaffected;
@@ -300,21 +304,28 @@ impl Restorer {
 struct NewestEntries<'v> {
     sources: Vec<Source>,
     view: &'v ReadView,
+    /// The last answer was about an operand.
+    is_operand: bool,
 }
 
 impl<'v> NewestEntries<'v> {
     fn of(tables: &Arc<TableContext>, view: &'v ReadView) -> Result<NewestEntries<'v>> {
         let sources = Source::all(view, tables)?;
-        Ok(NewestEntries { sources, view })
+        Ok(NewestEntries { sources, view, is_operand: false })
     }
 
     fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
         let deleted = self.view.deleted_at(key, SeqNo::MAX);
         let mut newest = Some(deleted).filter(|seq| *seq > SeqNo::ZERO);
+        self.is_operand = false;
         for source in &mut self.sources {
             source.seek(Some(KeyRef::seek(key, SeqNo::MAX)))?;
             if source.valid() && source.key().user == key {
-                newest = newest.max(Some(source.key().trailer.seq()));
+                let trailer = source.key().trailer;
+                if Some(trailer.seq()) > newest {
+                    newest = Some(trailer.seq());
+                    self.is_operand = trailer.kind() == Some(EntryKind::Operand);
+                }
             }
         }
         Ok(newest)

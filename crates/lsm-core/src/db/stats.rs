@@ -30,6 +30,7 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         sealed_memtable_count: view.sealed.len() as u64,
         levels: view.version.levels.iter().map(level_stats).collect(),
         deleted_range_count: view.span_layers().joined().list().len() as u64,
+        operands_folded: partition.operator().map_or(0, |operator| operator.folded()),
         compaction_debt_bytes: compaction_debt(&view.version),
         pressure_permille: pressure.permille,
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.text()),

@@ -12,6 +12,7 @@
 //! 2. The snapshot lives until the commit is answered: see invariant 3 of `require.rs`.
 
 mod cursor;
+mod merging;
 mod own;
 mod range;
 mod reads;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use super::commit::Commit;
 use super::handle::{Db, Partition, Snapshot};
 use super::locks::HeldLocks;
+use super::write::check_operand;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::check_key;
 use crate::options::WriteOptions;
@@ -32,7 +34,8 @@ use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
 use crate::types::{SeqNo, Slice};
 
 pub use cursor::TransactionCursor;
-use own::{OwnPartitions, OwnRange, OwnWrites};
+use merging::{Merging, seen};
+use own::{OwnPartitions, OwnRange, OwnWrite, OwnWrites};
 pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
 use savepoints::Savepoints;
@@ -93,13 +96,13 @@ impl Transaction {
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let key = key.as_ref();
         partition.check_snapshot(&self.snapshot)?;
-        if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
-            return Ok(own.clone());
-        }
-        // Before the read: a failed read gives its caller information, too. The transaction's own
-        // writes above need no validation.
-        self.reads.note_key(partition.state(), key);
-        self.snapshot.get(partition, key)
+        let own = self.own(partition).and_then(|own| own.get(key));
+        seen(partition, key, own, || {
+            // Before the read: a failed read gives its caller information, too. The transaction's own
+            // writes need no validation.
+            self.reads.note_key(partition.state(), key);
+            self.snapshot.get(partition, key)
+        })
     }
 
     /// Returns the values of `keys` in `partition`, in their order, own writes included.
@@ -114,15 +117,18 @@ impl Transaction {
         let mut others = Vec::new();
         for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
             match own.and_then(|own| own.get(key)) {
-                Some(own) => values[at].clone_from(own),
-                None => others.push((at, key)),
+                Some(OwnWrite::Put(value)) => values[at] = Some(value.clone()),
+                Some(OwnWrite::Delete) => {}
+                own => others.push((at, key, own)),
             }
         }
-        let keys: Vec<&[u8]> = others.iter().map(|(_, key)| *key).collect();
+        let keys: Vec<&[u8]> = others.iter().map(|(_, key, _)| *key).collect();
         // Before the read, as in a get.
         keys.iter().for_each(|key| self.reads.note_key(partition.state(), key));
         let found = self.snapshot.multi_get(partition, &keys)?;
-        others.into_iter().zip(found).for_each(|((at, _), value)| values[at] = value);
+        for ((at, key, own), value) in others.into_iter().zip(found) {
+            values[at] = seen(partition, key, own, || Ok(value))?;
+        }
         Ok(values)
     }
 
@@ -154,7 +160,8 @@ impl Transaction {
         // error, and is not noted: the reads of the other partition would be validated in its place.
         let reads = if is_own { self.reads.clone() } else { Arc::default() };
         let scan = Reads::begin_scan(&reads, partition.state(), &bounds);
-        TransactionRange::new(stored, OwnRange::new(own, bounds), scan)
+        let merging = Merging::of(partition);
+        TransactionRange::new(stored, OwnRange::new(own, bounds), scan, merging)
     }
 
     fn own(&self, partition: &Partition) -> Option<&Arc<OwnWrites>> {
@@ -163,12 +170,47 @@ impl Transaction {
 
     /// Sets `key` to `value` in `partition`.
     pub fn put(&mut self, partition: &Partition, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.write(partition, key.as_ref(), Some(Slice::copy_from(value.as_ref())));
+        let value = Slice::copy_from(value.as_ref());
+        self.write(partition, key.as_ref(), OwnWrite::Put(value));
+    }
+
+    /// Merges `operand` into the value of `key` in `partition`. That is no read of the key.
+    pub fn merge(
+        &mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+    ) {
+        if !self.is_own(partition) {
+            return;
+        }
+        match self.merged(partition, key.as_ref(), operand.as_ref()) {
+            Ok(own) => self.write(partition, key.as_ref(), own),
+            // The commit returns it, as it does for the other operations.
+            Err(error) => self.refused = Some(error),
+        }
+    }
+
+    /// The own state of a key after a merge.
+    fn merged(&mut self, partition: &Partition, key: &[u8], operand: &[u8]) -> Result<OwnWrite> {
+        check_operand(partition.state(), key, operand)?;
+        let merging = Merging::of(partition);
+        Ok(match own_of(&mut self.writes, partition).get(key) {
+            None => OwnWrite::Merge(Slice::copy_from(operand)),
+            // Without a value the operand is the value.
+            Some(OwnWrite::Delete) => OwnWrite::Put(Slice::copy_from(operand)),
+            Some(OwnWrite::Put(value)) => {
+                OwnWrite::Put(merging.fold(key, Some(value.clone()), operand)?)
+            }
+            Some(OwnWrite::Merge(older)) => {
+                OwnWrite::Merge(merging.fold(key, Some(older.clone()), operand)?)
+            }
+        })
     }
 
     /// Deletes `key` in `partition`.
     pub fn delete(&mut self, partition: &Partition, key: impl AsRef<[u8]>) {
-        self.write(partition, key.as_ref(), None);
+        self.write(partition, key.as_ref(), OwnWrite::Delete);
     }
 
     /// Deletes every key of `range` in `partition`.
@@ -206,7 +248,7 @@ impl Transaction {
         }
     }
 
-    fn write(&mut self, partition: &Partition, key: &[u8], value: Option<Slice>) {
+    fn write(&mut self, partition: &Partition, key: &[u8], value: OwnWrite) {
         if self.is_own(partition) {
             let own = own_of(&mut self.writes, partition);
             self.savepoints.note_entry(partition.state().id, own, key);
@@ -280,14 +322,14 @@ impl Transaction {
         let locked = locks.lock(partition.state(), &stored, self.lock_timeout);
         self.is_deadlocked |= locked.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock);
         locked?;
-        if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
-            return Ok(own.clone());
-        }
-        // The number first: the later read sees every operation through it.
-        let seq = inner.commit.visible_seq();
-        self.reads.note_locked(partition.state(), stored, seq);
-        // The newest value: the owner of the lock before has written one that the snapshot lacks.
-        partition.get(key)
+        let own = self.own(partition).and_then(|own| own.get(key));
+        seen(partition, key, own, || {
+            // The number first: the later read sees every operation through it.
+            let seq = inner.commit.visible_seq();
+            self.reads.note_locked(partition.state(), stored, seq);
+            // The newest value: the owner of the lock before has written one that the snapshot lacks.
+            partition.get(key)
+        })
     }
 
     /// Commits the writes if all reads are still valid.
@@ -312,8 +354,9 @@ impl Transaction {
             own.erased().for_each(|bounds| batch.erase(partition, bounds));
             for (key, value) in &own.entries {
                 match value {
-                    Some(value) => batch.add_put(partition, key, value),
-                    None => batch.add_delete(partition, key),
+                    OwnWrite::Put(value) => batch.add_put(partition, key, value),
+                    OwnWrite::Delete => batch.add_delete(partition, key),
+                    OwnWrite::Merge(operand) => batch.add_folded(partition, key, operand),
                 }
             }
         }

@@ -13,12 +13,13 @@ use super::prepared::{PerOperation, Prepared, PreparedSection, Sections};
 use super::require::{Refusal, Requirements};
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::PendingHandle;
-use crate::limits::check_key;
+use crate::hooks::{AttachedOperator, PendingHandle};
+use crate::limits::{OPERAND_BYTES_MAX, check_key};
 use crate::options::{Durability, Options, WriteOptions};
 use crate::partition::PartitionState;
-use crate::read::KeyRange;
+use crate::read::{KeyRange, missing_operator};
 use crate::types::EntryKind;
+use crate::version::HookKind;
 use crate::wal::section_checksum;
 
 /// A buffer for single operations is kept by its thread up to this size.
@@ -52,6 +53,26 @@ pub(super) fn check_value(
         return Err(Error::limit("value length", len, options.value_bytes_max));
     }
     Ok(())
+}
+
+/// Checks an operand for `key` against the limit and the merge operator.
+pub(super) fn check_operand(partition: &PartitionState, key: &[u8], operand: &[u8]) -> Result<()> {
+    let len = operand.len() as u64;
+    if len > OPERAND_BYTES_MAX {
+        return Err(Error::limit("length of an operand", len, OPERAND_BYTES_MAX));
+    }
+    operator_of(partition, key)?.check(key, operand)
+}
+
+/// The merge operator of `partition`, for an operation on `key`.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if it has none, or its code is missing.
+pub(super) fn operator_of<'p>(
+    partition: &'p PartitionState,
+    key: &[u8],
+) -> Result<&'p Arc<AttachedOperator>> {
+    partition.operator().ok_or_else(|| missing_operator(&partition.view().version, key))
 }
 
 fn check_batch(options: &Options, bytes: u64) -> Result<()> {
@@ -204,7 +225,10 @@ fn write_one(
     db.ownership.check_process()?;
     // All limits are checked before the stall: a write that is refused anyway must not wait.
     check_key(key)?;
-    check_value(&db.setup.options, state, value)?;
+    match kind {
+        EntryKind::Operand => check_operand(state, key, value)?,
+        _ => check_value(&db.setup.options, state, value)?,
+    }
     let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
     check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
@@ -277,6 +301,32 @@ impl Partition {
         let value = value.as_ref();
         let options = WriteOptions::default();
         write_one(self, EntryKind::Value, key.as_ref(), value, options, Admission::Try)
+    }
+
+    /// Returns the name and the parameters of the merge operator that is stored with the partition.
+    pub fn merge_operator(&self) -> Option<(String, Vec<u8>)> {
+        let view = self.state().view();
+        let mut hooks = view.version.hooks.iter();
+        let record = hooks.find(|record| record.kind == HookKind::MergeOperator)?;
+        Some((record.name.clone(), record.params.clone()))
+    }
+
+    /// Merges `operand` into the value of `key`, by the merge operator of the partition.
+    #[inline]
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<Commit> {
+        self.merge_with(key, operand, WriteOptions::default())
+    }
+
+    /// Merges `operand` into the value of `key`, with options.
+    #[inline]
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        let operand = operand.as_ref();
+        write_one(self, EntryKind::Operand, key.as_ref(), operand, options.into(), Admission::Wait)
     }
 
     /// Deletes `key`; no error if it does not exist.

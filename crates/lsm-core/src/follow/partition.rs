@@ -307,7 +307,8 @@ impl ReplicaView {
         let tables = &self.partition.inner.tables;
         tables.check_process()?;
         let store = self.view.hooks.store.as_ref();
-        Ok(GetContext { view: &self.view.view, tables, store, seq: self.view.seq })
+        let operator = self.view.hooks.operator.as_ref();
+        Ok(GetContext { view: &self.view.view, tables, store, operator, seq: self.view.seq })
     }
 
     #[inline]
@@ -372,6 +373,7 @@ impl ReplicaView {
             open: Arc::new(self.clone()),
             key_form: self.partition.followed.key_form,
             store: self.view.hooks.store.clone(),
+            operator: self.view.hooks.operator.clone(),
             check: None,
         }
     }

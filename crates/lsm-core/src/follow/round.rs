@@ -234,6 +234,9 @@ impl Inner {
         } else {
             let memtables = tail.memtables.get_mut(&partition.id).expect("grow made them");
             let (active, sealed) = memtables.memtables_over(partition);
+            if let Some(operator) = &followed.hooks().operator {
+                active.operator().get_or_init(|| operator.clone());
+            }
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
         tail.note_memtable_bytes(bytes_before, view.memtable_bytes());

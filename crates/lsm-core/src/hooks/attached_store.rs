@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::guarded::HookId;
 use super::{StoreContext, StoreFigures, StoreSection, ValueStore, ValueStoreFactory};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::limits::FORMAT_VALUE_BYTES_MAX;
 use crate::stats::ValueStoreStats;
 
 /// The value store of a partition, with its name and its threshold.
@@ -55,6 +56,27 @@ impl AttachedStore {
         call: impl FnOnce(&dyn ValueStore) -> Result<T>,
     ) -> Result<T> {
         self.hook.call(what, || call(&*self.store))
+    }
+
+    /// The whole value of a handle.
+    ///
+    /// # Errors
+    /// Those of the store; a limit for a value too long to be held in memory.
+    pub fn read(&self, handle: &[u8]) -> Result<Vec<u8>> {
+        self.call("read", |store| {
+            let stored = store.value(handle)?;
+            let len = stored.len();
+            // The length comes from a stored handle: it is bounded before memory is asked for.
+            let bounded = usize::try_from(len).ok().filter(|_| len <= FORMAT_VALUE_BYTES_MAX);
+            let Some(bounded) = bounded else {
+                let what = "length of a value for get (use open_blob)";
+                return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
+            };
+            let mut value = vec![0; bounded];
+            // The store verifies the bytes against the handle before any of them is returned.
+            stored.read_into(&mut value)?;
+            Ok(value)
+        })
     }
 
     /// [`ValueStore::sync`].

@@ -267,6 +267,11 @@ pub struct Output<'a> {
     /// The XXH3-64 of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what came
     /// into the memtable; `None` where nothing has confirmed it.
     pub value_sum: Option<u64>,
+    /// `true` if it is not the entry that came in last: the job has held operands of a merge back, or made one entry of
+    /// several.
+    pub is_held: bool,
+    /// The checksum that the verifier returned with an entry that was held back, and is written as it came in.
+    pub note: Option<u64>,
     /// `true` if its hidden entry is made of the note on it: see
     /// [`note_form`](CompactionFilterFactory::note_form). If not, the filter emits one at a boundary.
     pub is_noted: bool,

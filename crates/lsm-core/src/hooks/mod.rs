@@ -1,5 +1,5 @@
-//! Hooks, the extension points for sister crates and applications: compaction filters, value stores
-//! and listeners.
+//! Hooks, the extension points for sister crates and applications: compaction filters, value stores,
+//! merge operators and listeners.
 //!
 //! The manifest stores the names of the hooks of a partition, with their parameters and rules. The
 //! engine enforces the rules even if the code of a hook is missing. A rule also says whether a
@@ -25,6 +25,7 @@ mod expiry;
 mod fault;
 mod filter;
 mod guarded;
+mod merge_operator;
 mod note;
 mod repair;
 mod store;
@@ -42,6 +43,7 @@ pub use filter::{
     InputTable, Job, JobKind, Output, Properties,
 };
 pub use guarded::as_any;
+pub use merge_operator::{AttachedOperator, MergeOperator, SuppliedOperator};
 pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use repair::{
     BlockVerdict, DamagedBlock, DamagedTable, DecodedBlock, DecodedEntry, Piece, RepairSources,
@@ -113,6 +115,12 @@ pub trait HookProvider: Send + Sync + 'static {
         let _ = (name, params);
         None
     }
+
+    /// Returns the merge operator `name` with these stored parameters, if this provider has it.
+    fn merge_operator(&self, name: &str, params: &[u8]) -> Option<Arc<dyn MergeOperator>> {
+        let _ = (name, params);
+        None
+    }
 }
 
 /// Two sources of hooks, asked one after the other.
@@ -145,6 +153,10 @@ impl HookProvider for HookSources {
 
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         self.first.value_store(name, params).or_else(|| self.then.value_store(name, params))
+    }
+
+    fn merge_operator(&self, name: &str, params: &[u8]) -> Option<Arc<dyn MergeOperator>> {
+        self.first.merge_operator(name, params).or_else(|| self.then.merge_operator(name, params))
     }
 }
 
@@ -194,6 +206,8 @@ pub struct Hooks {
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
     /// The store of large values. If it is `None`, a partition keeps the store that it has.
     pub store: Option<Arc<dyn ValueStoreFactory>>,
+    /// The merge operator. If it is `None`, a partition keeps the operator that it has.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// `true` if an existing partition keeps its filters; then `filters` is empty.
     pub keeps_filters: bool,
 }
@@ -215,6 +229,12 @@ impl Hooks {
         self.store = Some(store);
         self
     }
+
+    /// Sets the merge operator.
+    pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> Hooks {
+        self.merge_operator = Some(operator);
+        self
+    }
 }
 
 /// The hooks of a partition whose code is at hand, and the rules of all of them.
@@ -224,6 +244,11 @@ pub struct PartitionHooks {
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
     /// The store of large values.
     pub store: Option<Arc<AttachedStore>>,
+    /// The merge operator.
+    pub operator: Option<Arc<AttachedOperator>>,
+    /// The store from which a job reads the values below operands, if it gives the partition's store none: of an
+    /// export.
+    pub(crate) base_values: Option<Arc<AttachedStore>>,
     /// The rules that the engine enforces, also for hooks whose code is missing.
     pub rules: Rules,
     /// A hook that the partition cannot do without and whose code is missing.

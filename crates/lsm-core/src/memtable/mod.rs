@@ -11,6 +11,7 @@
 //! dead_ranges.rs          ranges without visible entries, which a walk need not pass again
 //! clear_seqs.rs            the sequence numbers at which the partition was cleared
 //! spans.rs                 the ranges of keys that were deleted
+//! folds.rs, merging.rs    operands of merges, and their folds
 //! iter.rs                 the cursor
 //! protection.rs           entries that changed in memory, and their repair
 //! ```
@@ -27,7 +28,9 @@ mod arena;
 mod bloom;
 mod clear_seqs;
 mod dead_ranges;
+mod folds;
 mod iter;
+mod merging;
 mod protection;
 mod shared_prefix;
 #[expect(unsafe_code, reason = "readers follow pointers while one writer inserts")]
@@ -39,10 +42,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
 use crate::iter::DeadRange;
-use crate::types::DeletedRange;
 use crate::types::{
-    COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationChecksum, SectionBytes,
-    SeqNo, Slice, Trailer,
+    COPIED_VALUE_BYTES_MAX, DeletedRange, EntryKind, MemtableId, Operation, OperationChecksum,
+    SectionBytes, SeqNo, Slice, Trailer,
 };
 
 pub use arena::SlabPool;
@@ -50,6 +52,8 @@ use bloom::MemtableBloom;
 use clear_seqs::OwnClearSeqs;
 pub use clear_seqs::{clear_seqs_of, spans_of};
 use dead_ranges::DeadRanges;
+use folds::Folds;
+pub use folds::SharedOperator;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
@@ -79,6 +83,8 @@ pub struct Memtable {
     clear_seqs: OwnClearSeqs,
     spans: OwnSpans,
     dead: Arc<DeadRanges>,
+    operator: SharedOperator,
+    folds: Folds,
 }
 
 /// The refusal of an entry that is not newer than the newest one of its key.
@@ -89,7 +95,7 @@ impl Memtable {
     /// An empty memtable that takes its memory from `pool`.
     pub fn new(id: MemtableId, pool: &Arc<SlabPool>) -> Memtable {
         let dead = Arc::new(DeadRanges::new(id));
-        Memtable::with_shared(id, pool, SharedPrefix::default(), dead)
+        Memtable::with_shared(id, pool, SharedPrefix::default(), dead, SharedOperator::default())
     }
 
     /// An empty memtable that expects keys like those of this one.
@@ -100,7 +106,8 @@ impl Memtable {
             (Some(first), Some(last)) => SharedPrefix::between(first.key(), last.key()),
             _ => SharedPrefix::default(),
         };
-        Memtable::with_shared(id, list.writer().pool(), shared, self.dead.clone())
+        let operator = self.operator.clone();
+        Memtable::with_shared(id, list.writer().pool(), shared, self.dead.clone(), operator)
     }
 
     fn with_shared(
@@ -108,6 +115,7 @@ impl Memtable {
         pool: &Arc<SlabPool>,
         shared: SharedPrefix,
         dead: Arc<DeadRanges>,
+        operator: SharedOperator,
     ) -> Memtable {
         Memtable {
             id,
@@ -122,6 +130,8 @@ impl Memtable {
             clear_seqs: OwnClearSeqs::default(),
             spans: OwnSpans::default(),
             dead,
+            operator,
+            folds: Folds::default(),
         }
     }
 
@@ -367,7 +377,7 @@ impl MemtableWriter<'_> {
         // `bloom.rs`. An existing key is already in it.
         match self.writer.insert(&entry) {
             Inserted::NotNewer => return Err(NotNewer),
-            Inserted::Version => {}
+            Inserted::Version { depth } => table.fold_if_due(&entry, depth),
             Inserted::Key => table.note_key(sums.key_hash),
         }
         let shared = if is_copied { 0 } else { operation.value.len() };

@@ -109,7 +109,13 @@ impl DamagedEntry {
     /// Trailers of another kind, or with one bit of the number flipped.
     fn other_trailers(&self) -> impl Iterator<Item = Trailer> {
         let found = self.trailer;
-        let kinds = [EntryKind::Tombstone, EntryKind::Value, EntryKind::Handle, EntryKind::Poison];
+        let kinds = [
+            EntryKind::Tombstone,
+            EntryKind::Value,
+            EntryKind::Handle,
+            EntryKind::Operand,
+            EntryKind::Poison,
+        ];
         let of_kind = kinds.into_iter().map(move |kind| Trailer::new(found.seq(), kind));
         let numbers = (0..56).filter_map(move |bit| SeqNo::new(found.seq().get() ^ 1 << bit));
         // The true kind is unknown if it is damaged, so numbers are tried with the most frequent
@@ -179,7 +185,7 @@ impl Memtable {
             match writer.insert(entry) {
                 // A repaired sequence number may be that of an intact version of the key.
                 Inserted::NotNewer => return None,
-                Inserted::Version => {}
+                Inserted::Version { .. } => {}
                 Inserted::Key => copy.note_key(checksum64(entry.key)),
             }
         }

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
-use crate::hooks::{AttachedStore, PartitionHooks, Rules};
-use crate::memtable::{Memtable, SlabPool};
+use crate::hooks::{AttachedOperator, AttachedStore, PartitionHooks, Rules};
+use crate::memtable::{Memtable, SharedOperator, SlabPool};
 use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
@@ -52,6 +52,8 @@ pub struct PartitionState {
     pub key_form: KeyForm,
     /// The store of large values: attached once, by a durable edit, and never changed.
     store: OnceLock<Arc<AttachedStore>>,
+    /// The merge operator: as the store. All memtables of the partition share it.
+    operator: SharedOperator,
     /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
     hooks: ArcSwap<PartitionHooks>,
     /// The last byte of the reserved suffix and 0x100, or 0: a write looks at this alone.
@@ -107,6 +109,10 @@ impl PartitionState {
         if hooks.store.is_some() {
             work.note_store(version.id);
         }
+        let operator = view.active.operator().clone();
+        if let Some(attached) = &hooks.operator {
+            operator.get_or_init(|| attached.clone());
+        }
         PartitionState {
             id: version.id,
             name: version.name.clone(),
@@ -118,6 +124,7 @@ impl PartitionState {
             key_form: hooks.rules.key_form,
             reserved_last: AtomicU16::new(reserved_last(&hooks)),
             store: hooks.store.clone().map_or_else(OnceLock::new, OnceLock::from),
+            operator,
             hooks: ArcSwap::from_pointee(hooks),
             rules_epoch: AtomicU32::new(0),
             doubtful: AtomicBool::new(false),
@@ -144,6 +151,12 @@ impl PartitionState {
         self.store.get()
     }
 
+    /// Returns the merge operator, if there is one and its code is at hand.
+    #[inline]
+    pub fn operator(&self) -> Option<&Arc<AttachedOperator>> {
+        self.operator.get()
+    }
+
     /// Attaches other hooks. Checks, jobs and writes use them from then on; a store of large values
     /// stays for good. Only under the commit path's lock, and once the edit that names the hooks is
     /// durable. Earlier, filters would remove entries by a change that may be refused, and the next
@@ -152,6 +165,9 @@ impl PartitionState {
         if let Some(store) = &hooks.store {
             self.store.get_or_init(|| store.clone());
             self.work.note_store(self.id);
+        }
+        if let Some(operator) = &hooks.operator {
+            self.operator.get_or_init(|| operator.clone());
         }
         // A write between these two stores may pass unchecked: the new epoch below makes the commit
         // path check it again.

@@ -164,6 +164,9 @@ fn operations(section: &[u8]) -> Vec<(Range<u64>, String)> {
         let key = section[operation.key.clone()].escape_ascii();
         let text = match operation.kind {
             EntryKind::Value => format!("put \"{key}\", value of {} bytes", operation.value.len()),
+            EntryKind::Operand => {
+                format!("merge \"{key}\", operand of {} bytes", operation.value.len())
+            }
             EntryKind::Tombstone => format!("delete \"{key}\""),
             EntryKind::Clear => "clear the partition".to_owned(),
             EntryKind::DeleteRange if operation.value.is_empty() => {

@@ -15,9 +15,9 @@ use super::Origin;
 use crate::error::Result;
 use crate::hooks::PartitionHooks;
 use crate::memtable::Memtable;
-use crate::read::{self, GetContext, ReadPoint};
+use crate::read::{self, Chain, GetContext, ReadPoint};
 use crate::sstable::{EntryAt, TableBlock, bloom_hash};
-use crate::types::{EntryKind, SeqNo, Slice};
+use crate::types::{EntryKind, SeqNo, Slice, Trailer};
 use crate::version::Table;
 
 /// A partition as a read sees it: as it is now, at a snapshot, or on a replica.
@@ -133,8 +133,13 @@ pub fn read(
     witness: &mut impl Witness,
 ) -> Result<Option<Slice>> {
     let context = &pinned.context;
-    let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness, seq: None };
+    let hash = bloom_hash(key);
+    let at = context.seq;
+    let mut looks = Looks { context, key, hash, at, is_fresh, witness, seq: None, chain: None };
     let found = read::search(context.view, key, &mut looks)?;
+    if let Some(chain) = looks.chain {
+        return chain.finish().map(|value| Some(value.into()));
+    }
     Ok(if read::is_answer(context, key, looks.seq)? { found.flatten() } else { None })
 }
 
@@ -143,10 +148,51 @@ struct Looks<'l, W> {
     context: &'l GetContext<'l>,
     key: &'l [u8],
     hash: u64,
+    /// The versions through this one are wanted.
+    at: SeqNo,
     is_fresh: bool,
     witness: &'l mut W,
     /// The sequence number of what was found.
     seq: Option<SeqNo>,
+    /// The versions so far, if the newest is an operand.
+    chain: Option<Chain<'l>>,
+}
+
+/// The meaning of an entry that was found.
+enum Meaning {
+    /// It ends the search, with the value of the key unless that is made of several versions.
+    Answer(Option<Slice>),
+    /// Older ones count, too.
+    Older,
+}
+
+impl<W> Looks<'_, W> {
+    /// The meaning of the entry that was found.
+    #[inline]
+    fn resolve(
+        &mut self,
+        trailer: Trailer,
+        value: Slice,
+        table: Option<&Table>,
+    ) -> Result<Meaning> {
+        let kind = trailer.kind();
+        if kind != Some(EntryKind::Operand) && self.chain.is_none() {
+            return read::resolve(self.context, kind, value, table, self.key).map(Meaning::Answer);
+        }
+        self.take(trailer, value, table)
+    }
+
+    #[cold]
+    fn take(&mut self, trailer: Trailer, value: Slice, table: Option<&Table>) -> Result<Meaning> {
+        let mut chain = match self.chain.take() {
+            Some(chain) => chain,
+            None => Chain::new(self.context, self.key)?,
+        };
+        let has_ended = chain.take(trailer, value, table)? || trailer.seq() == SeqNo::ZERO;
+        self.chain = Some(chain);
+        self.at = trailer.seq().previous();
+        Ok(if has_ended { Meaning::Answer(None) } else { Meaning::Older })
+    }
 }
 
 impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
@@ -155,41 +201,52 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
 
     #[inline(always)]
     fn in_memtable(&mut self, memtable: &'a Memtable) -> Result<Option<Self::Found>> {
-        let found = memtable.get_checked(self.key, self.hash, self.context.seq)?;
-        let Some((trailer, value)) = found else { return Ok(None) };
-        let seq = trailer.seq();
-        let kind = trailer.kind().unwrap_or(EntryKind::Poison);
-        self.seq = Some(seq);
-        // Before the value is fetched: what the witness refuses is not handed out.
-        self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;
-        read::resolve(self.context, Some(kind), value, None, self.key).map(Some)
+        while let Some((trailer, value)) = memtable.get_checked(self.key, self.hash, self.at)? {
+            let seq = trailer.seq();
+            let kind = trailer.kind().unwrap_or(EntryKind::Poison);
+            self.seq = Some(seq);
+            // Before the value is fetched: what the witness refuses is not handed out.
+            self.witness.found(&Found {
+                seq,
+                stored_seq: seq,
+                kind,
+                value: &value,
+                place: None,
+            })?;
+            if let Meaning::Answer(resolved) = self.resolve(Trailer::new(seq, kind), value, None)? {
+                return Ok(Some(resolved));
+            }
+        }
+        Ok(None)
     }
 
     #[inline(always)]
     fn in_table(&mut self, level: usize, table: &'a Table) -> Result<Option<Self::Found>> {
-        let seq = self.context.seq;
         let reader = table.reader(self.context.tables).map_err(|error| error.at_key(self.key))?;
-        let Some(looked) = reader.look_up(self.key, self.hash, seq, self.is_fresh)? else {
-            return Ok(None);
-        };
-        // The bloom let the key pass and the block does not have it: a damaged key would look the
-        // same.
-        let Some(entry) = looked.entry else {
-            self.witness.passed(&looked.block)?;
-            return Ok(None);
-        };
-        let stored_seq = entry.stored.seq();
-        // Of a kind that is not known no block parses.
-        let kind = entry.stored.kind().unwrap_or(EntryKind::Poison);
-        let seq = table.meta.global_seq.unwrap_or(stored_seq);
-        self.seq = Some(seq);
-        self.witness.found(&Found {
-            seq,
-            stored_seq,
-            kind,
-            value: &entry.value,
-            place: Some(TablePlace { level, table, block: &looked.block, at: entry.at }),
-        })?;
-        read::resolve(self.context, Some(kind), entry.value, Some(table), self.key).map(Some)
+        while let Some(looked) = reader.look_up(self.key, self.hash, self.at, self.is_fresh)? {
+            // The bloom let the key pass and the block does not have it: a damaged key would look the
+            // same.
+            let Some(entry) = looked.entry else {
+                self.witness.passed(&looked.block)?;
+                return Ok(None);
+            };
+            let stored_seq = entry.stored.seq();
+            // Of a kind that is not known no block parses.
+            let kind = entry.stored.kind().unwrap_or(EntryKind::Poison);
+            let seq = table.meta.global_seq.unwrap_or(stored_seq);
+            self.seq = Some(seq);
+            self.witness.found(&Found {
+                seq,
+                stored_seq,
+                kind,
+                value: &entry.value,
+                place: Some(TablePlace { level, table, block: &looked.block, at: entry.at }),
+            })?;
+            let trailer = Trailer::new(seq, kind);
+            if let Meaning::Answer(resolved) = self.resolve(trailer, entry.value, Some(table))? {
+                return Ok(Some(resolved));
+            }
+        }
+        Ok(None)
     }
 }

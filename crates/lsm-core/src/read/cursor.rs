@@ -3,91 +3,15 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Bound;
-use std::sync::Arc;
 
-use super::get::{GetContext, Located, locate, lost, read_handle, unreadable};
+use super::get::{lost, unreadable};
+use super::point::ReadPoint;
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
-use crate::hooks::AttachedStore;
 use crate::iter::{MergeIter, VisibleIter};
-use crate::partition::ReadView;
-use crate::sstable::{BlockCheck, OpenTable};
+use crate::sstable::OpenTable;
 use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
-use crate::version::TableContext;
-
-/// A partition of a database that stays open as long as this lives: a handle, a snapshot, or a view
-/// of a follower. A cursor counts one reference to it in addition to its view, because threads that
-/// read at once change the same counts.
-pub trait OpenPartition: Send + Sync {
-    /// The means to open its tables.
-    fn tables(&self) -> &Arc<TableContext>;
-
-    /// Its name.
-    fn partition(&self) -> &Arc<str>;
-}
-
-/// The subject of a scan: a view at a sequence number.
-#[derive(Clone)]
-pub struct ReadPoint {
-    /// Memtables and tables.
-    pub(crate) view: Arc<ReadView>,
-    /// Operations up to this one are seen.
-    pub(crate) seq: SeqNo,
-    /// Opens tables, and names the partition in errors.
-    pub(crate) open: Arc<dyn OpenPartition>,
-    /// The form of stored keys.
-    pub(crate) key_form: KeyForm,
-    /// The store of large values.
-    pub(crate) store: Option<Arc<AttachedStore>>,
-    /// Called with each block of a table before anything of the block is returned.
-    pub(crate) check: Option<Arc<dyn BlockCheck>>,
-}
-
-impl ReadPoint {
-    /// Returns the name of the partition.
-    pub fn partition(&self) -> &Arc<str> {
-        self.open.partition()
-    }
-
-    fn tables(&self) -> &Arc<TableContext> {
-        self.open.tables()
-    }
-
-    /// Returns the value store of the partition, if it has one.
-    pub fn value_store(&self) -> Option<&Arc<AttachedStore>> {
-        self.store.as_ref()
-    }
-
-    /// Returns the place of the value of `key`. What lies in the value store is not touched.
-    ///
-    /// # Errors
-    /// Those of a get.
-    pub fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
-        self.tables().check_process()?;
-        let store = self.store.as_ref();
-        let context = GetContext { view: &self.view, tables: self.tables(), store, seq: self.seq };
-        let located = self.key_form.with_stored(key, |key| locate(&context, key));
-        located.map_err(|error| error.in_partition(self.partition()))
-    }
-
-    /// Returns the same point with a check: `check` sees each block of a table before anything of
-    /// the block is returned.
-    #[must_use]
-    pub fn checked_by(self, check: Arc<dyn BlockCheck>) -> ReadPoint {
-        ReadPoint { check: Some(check), ..self }
-    }
-
-    /// Reads the value of `key`, a stored key, from the value store.
-    pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
-        self.tables().check_process()?;
-        let Some(store) = &self.store else {
-            return Err(unreadable(Some(EntryKind::Handle), None, self.tables(), key)
-                .in_partition(self.partition()));
-        };
-        read_handle(store, handle).map_err(|error| error.at_key(key).in_partition(self.partition()))
-    }
-}
 
 /// A cursor over the keys of one partition as they were at one moment, within bounds.
 ///
@@ -216,12 +140,18 @@ impl Cursor {
     #[inline(never)]
     fn value_apart(&self) -> Result<&[u8]> {
         match self.entries.trailer().kind() {
-            Some(EntryKind::Handle) => {
+            Some(kind @ (EntryKind::Handle | EntryKind::Operand)) => {
                 // Kept until the next move: each call would read the large value again.
                 if let Some(value) = self.value.get() {
                     return Ok(value);
                 }
-                let value = self.point().read_handle(self.entries.key(), self.entries.value())?;
+                let point = self.point();
+                let key = self.entries.key();
+                let value = match kind {
+                    EntryKind::Operand => point.fold(key),
+                    _ => point.read_handle(key, self.entries.value()),
+                };
+                let value = value?;
                 Ok(self.value.get_or_init(|| value))
             }
             kind => {

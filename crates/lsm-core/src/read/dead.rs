@@ -1,6 +1,6 @@
 //! The memory of walks over tombstones that a cursor uses: that of the memtables of its view.
 
-use super::cursor::ReadPoint;
+use super::point::ReadPoint;
 use crate::iter::{DeadEntries, DeadRange};
 use crate::types::SeqNo;
 

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use super::fold::fold;
 use crate::error::{Error, Result};
-use crate::hooks::AttachedStore;
-use crate::limits::FORMAT_VALUE_BYTES_MAX;
+use crate::hooks::{AttachedOperator, AttachedStore};
 use crate::memtable::Memtable;
 use crate::partition::ReadView;
 use crate::sstable::bloom_hash;
@@ -23,6 +23,8 @@ pub struct GetContext<'a> {
     pub tables: &'a TableContext,
     /// The store of large values.
     pub store: Option<&'a Arc<AttachedStore>>,
+    /// The merge operator.
+    pub operator: Option<&'a Arc<AttachedOperator>>,
     /// Operations up to this one are seen.
     pub seq: SeqNo,
 }
@@ -223,32 +225,12 @@ pub fn resolve(
         (Some(EntryKind::Tombstone), _) => Ok(None),
         (Some(EntryKind::Value), _) => Ok(Some(value)),
         (Some(EntryKind::Handle), Some(store)) => {
-            let value = read_handle(store, &value).map_err(|error| error.at_key(key))?;
+            let value = store.read(&value).map_err(|error| error.at_key(key))?;
             Ok(Some(value.into()))
         }
+        (Some(EntryKind::Operand), _) => Ok(Some(fold(context, key)?.into())),
         (kind, _) => Err(unreadable(kind, table, context.tables, key)),
     }
-}
-
-/// The whole value of a handle.
-///
-/// # Errors
-/// Those of the store; a limit for a value too long to be held in memory.
-pub fn read_handle(store: &AttachedStore, handle: &[u8]) -> Result<Vec<u8>> {
-    store.call("read", |store| {
-        let stored = store.value(handle)?;
-        let len = stored.len();
-        // The length comes from a stored handle: it is bounded before memory is asked for.
-        let bounded = usize::try_from(len).ok().filter(|_| len <= FORMAT_VALUE_BYTES_MAX);
-        let Some(bounded) = bounded else {
-            let what = "length of a value for get (use open_blob)";
-            return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
-        };
-        let mut value = vec![0; bounded];
-        // The store verifies the bytes against the handle before any of them is returned.
-        stored.read_into(&mut value)?;
-        Ok(value)
-    })
 }
 
 /// Returns the error of an entry whose value cannot be read.

@@ -3,20 +3,24 @@
 
 mod cursor;
 mod dead;
+mod fold;
 mod get;
 mod moves;
 mod multi_get;
+mod point;
 mod range;
 mod readahead;
 mod source;
 
-pub use cursor::{Cursor, OpenPartition, ReadPoint};
+pub use cursor::Cursor;
 pub use get::Located;
 pub use moves::ReadCursor;
+pub use point::{OpenPartition, ReadPoint};
 pub use range::{Bounds, KeyRange, Keys, Range};
 
 pub(crate) use cursor::stored_bounds;
-pub(crate) use get::{GetContext, Search, get, is_answer, lost, read_handle, resolve, search};
+pub(crate) use fold::{Chain, missing as missing_operator};
+pub(crate) use get::{GetContext, Search, get, is_answer, lost, resolve, search};
 pub(crate) use multi_get::multi_get;
 pub(crate) use range::prefix_bounds;
 pub(crate) use source::Source;

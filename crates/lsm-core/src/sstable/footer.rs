@@ -7,7 +7,8 @@
 //! 8       8     read           feature bits that a mere reader may ignore
 //! 16      8     incompatible   feature bits that every reader must know: 0 = data blocks hold
 //!                              hidden entries, whose suffix is in the properties; 1 = they may
-//!                              have the short form; 2 = they may lie in a column
+//!                              have the short form; 2 = they may lie in a column; 3 = entries may
+//!                              be operands of merges
 //! 24      1     checksum       1 = XXH3-64
 //! 25      1     trailer        bytes after the payload of each block: 9
 //! 26      1     index levels   1 or 2
@@ -49,10 +50,12 @@ pub(super) const HAS_HIDDEN: u64 = 1 << 0;
 pub(super) const HAS_SHORT_HIDDEN: u64 = 1 << 1;
 /// Incompatible feature: hidden entries may lie in a column after the entries of their block.
 pub(super) const HAS_HIDDEN_COLUMN: u64 = 1 << 2;
+/// Incompatible feature: data blocks may hold operands of merges, which older code takes for damage.
+pub(super) const HAS_OPERANDS: u64 = 1 << 3;
 /// Compatible feature: the properties have fields 22 and 24.
 pub(super) const HAS_TAIL_CHECKSUMS: u64 = 1 << 0;
 /// Incompatible feature bits that this version knows.
-const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN;
+const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN | HAS_OPERANDS;
 
 /// The fields of the footer in order, for descriptions: length in bytes and name.
 pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [

@@ -15,6 +15,7 @@
 //! 14   file number, epoch
 //! 16   data blocks, bytes of all data blocks as stored, largest payload of a block
 //! 18   hidden suffix; only with hidden entries
+//! 19   operands: their number; only with operands
 //! 20   number of user properties, then name and value of each as length and bytes, by ascending
 //!      name; only if there are any
 //! 22   checksums of the blocks between the data and this one, 8 bytes each, as they are stored:
@@ -52,6 +53,8 @@ pub struct SstProperties {
     pub tombstones: u64,
     /// Entries that are handles.
     pub handles: u64,
+    /// Entries that are operands of merges.
+    pub operands: u64,
     /// Records known to be damaged.
     pub poisons: u64,
     /// Entries that a compaction filter added, not counted elsewhere.
@@ -97,7 +100,7 @@ pub struct SstProperties {
 impl SstProperties {
     /// Entries of all kinds, hidden ones apart.
     pub fn entries(&self) -> u64 {
-        [self.values, self.tombstones, self.handles, self.poisons].iter().sum()
+        [self.values, self.tombstones, self.handles, self.operands, self.poisons].iter().sum()
     }
 
     /// Counts an entry.
@@ -110,6 +113,7 @@ impl SstProperties {
             EntryKind::Value => self.values += 1,
             EntryKind::Tombstone => self.tombstones += 1,
             EntryKind::Handle => self.handles += 1,
+            EntryKind::Operand => self.operands += 1,
             EntryKind::Poison => self.poisons += 1,
             EntryKind::Clear | EntryKind::DeleteRange => {
                 unreachable!("no entry deletes other keys")
@@ -136,6 +140,9 @@ impl SstProperties {
         put_numbers(&mut out, 16, &[self.data_blocks, self.data_bytes, self.block_bytes_max]);
         if !self.hidden_suffix.is_empty() {
             put_field(&mut out, 18, &self.hidden_suffix);
+        }
+        if self.operands > 0 {
+            put_numbers(&mut out, 19, &[self.operands]);
         }
         if !self.user.0.is_empty() {
             let mut field = Vec::new();
@@ -257,6 +264,7 @@ impl SstProperties {
                 }
                 self.hidden_suffix = r.take(field.len())?.to_vec();
             }
+            19 => self.operands = count(r)?,
             20 => self.user = user_properties(r)?,
             22 => {
                 while !r.is_empty() {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::SstIdentity;
 use super::block::Block;
 use super::compression::CompressionKind;
-use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
+use super::footer::{Footer, HAS_HIDDEN, HAS_OPERANDS, HAS_TAIL_CHECKSUMS};
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
 use super::reader::SstReader;
@@ -149,7 +149,7 @@ impl Salvaging {
         let partitions = tail.len() - 2 - usize::from(has_bloom).min(tail.len() - 2);
         let footer = Footer {
             compatible: HAS_TAIL_CHECKSUMS,
-            incompatible: if properties.hidden_suffix.is_empty() { 0 } else { HAS_HIDDEN },
+            incompatible: known_features(&properties),
             index_levels: if partitions > 0 { 2 } else { 1 },
             db_id: self.identity.db_id,
             unique_id: source.unique_id,
@@ -374,4 +374,10 @@ fn block_at(
         tried = bytes.len();
         have *= 2;
     }
+}
+
+/// The features of a table with these properties, as far as they are needed to read it.
+fn known_features(properties: &SstProperties) -> u64 {
+    let hidden = if properties.hidden_suffix.is_empty() { 0 } else { HAS_HIDDEN };
+    if properties.operands > 0 { hidden | HAS_OPERANDS } else { hidden }
 }

@@ -28,7 +28,8 @@ use crate::types::{InternalKey, KeyRef, SeqNo, hidden_precedes};
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{
-    FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_SHORT_HIDDEN, HAS_TAIL_CHECKSUMS,
+    FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_OPERANDS, HAS_SHORT_HIDDEN,
+    HAS_TAIL_CHECKSUMS,
 };
 use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
@@ -313,11 +314,7 @@ impl SstWriter {
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
             compatible: HAS_TAIL_CHECKSUMS,
-            incompatible: match (self.properties.hidden > 0, self.block.had_column()) {
-                (false, _) => 0,
-                (true, false) => HAS_HIDDEN | HAS_SHORT_HIDDEN,
-                (true, true) => HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN,
-            },
+            incompatible: features(&self.properties, self.block.had_column()),
             index_levels,
             db_id: self.identity.db_id,
             unique_id: self.identity.unique_id(),
@@ -433,6 +430,16 @@ impl SstWriter {
         self.block.clear();
         Ok(())
     }
+}
+
+/// The incompatible features of a table with these properties.
+fn features(properties: &SstProperties, has_column: bool) -> u64 {
+    let hidden = match (properties.hidden > 0, has_column) {
+        (false, _) => 0,
+        (true, false) => HAS_HIDDEN | HAS_SHORT_HIDDEN,
+        (true, true) => HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN,
+    };
+    if properties.operands > 0 { hidden | HAS_OPERANDS } else { hidden }
 }
 
 fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {

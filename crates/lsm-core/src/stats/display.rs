@@ -55,6 +55,9 @@ impl fmt::Display for PartitionStats {
         if self.deleted_range_count > 0 {
             write!(f, ", {} deleted ranges", self.deleted_range_count)?;
         }
+        if self.operands_folded > 0 {
+            write!(f, ", {} operands folded", self.operands_folded)?;
+        }
         if self.compaction_debt_bytes > 0 {
             write!(f, ", {} to be compacted", Bytes(self.compaction_debt_bytes))?;
         }
@@ -141,6 +144,7 @@ mod tests {
             memtable_bytes: 100,
             levels: vec![LevelStats::default(), level],
             deleted_range_count: 3,
+            operands_folded: 5,
             pressure_permille: 250,
             pressure_reason: Some("level 0"),
             value_store: Some(ValueStoreStats {
@@ -157,7 +161,7 @@ mod tests {
             ..Stats::default()
         };
         let expected = "\
-partition \"us\\ners\": 100 B in memtables, 3 deleted ranges, writes delayed by 250 thousandths because of level 0
+partition \"us\\ners\": 100 B in memtables, 3 deleted ranges, 5 operands folded, writes delayed by 250 thousandths because of level 0
   level 1: 2 tables, 20.0 KiB, 9 entries, 1 tombstones
   large values: 0 chunk files, 0 B, 0 B live, 0 B dead; no room
 disk: 0 B; 0 B in tables, 0 B in 0 segments

@@ -74,7 +74,8 @@ pub enum EntryKind {
     Value = 1,
     /// The key's value lies in a value store; the bytes are its handle.
     Handle = 2,
-    // 3 merge operand is reserved: a reader refuses it.
+    /// The key's value is what the merge operator of the partition makes of its older value and these bytes.
+    Operand = 3,
     /// A range of keys is deleted: of an operation in the log alone. No entry has this kind, see
     /// `types/spans.rs`.
     DeleteRange = 4,
@@ -107,6 +108,7 @@ impl EntryKind {
             0 => Some(EntryKind::Tombstone),
             1 => Some(EntryKind::Value),
             2 => Some(EntryKind::Handle),
+            3 => Some(EntryKind::Operand),
             5 => Some(EntryKind::Poison),
             _ => None,
         }

@@ -9,9 +9,9 @@
 //! 2. [`Change::read`] accepts what [`Change::put`] wrote, and refuses everything else.
 
 use super::record::{
-    EditFault, FlushBeyondSync, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks, put_meta,
-    put_options, put_span, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
-    read_partition, read_seq, read_span, read_text,
+    EditFault, FlushBeyondSync, HookKind, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks,
+    put_meta, put_options, put_span, read_cut, read_gap, read_hooks, read_level, read_meta,
+    read_options, read_partition, read_seq, read_span, read_text,
 };
 use super::retained::RetainedSegment;
 use super::table::SstMeta;
@@ -217,10 +217,14 @@ pub(super) enum Tag {
     SegmentRetained = 24,
     SegmentForgotten = 25,
     RetainedEnd = 26,
+    /// A partition with a merge operator is created: older code would read its operands as damage.
+    MergingPartitionCreated = 27,
+    /// As [`Tag::PartitionOptionsChanged`], with a merge operator.
+    MergingPartitionChanged = 28,
 }
 
 impl Tag {
-    const ALL: [Tag; 26] = [
+    const ALL: [Tag; 28] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -247,6 +251,8 @@ impl Tag {
         Tag::SegmentRetained,
         Tag::SegmentForgotten,
         Tag::RetainedEnd,
+        Tag::MergingPartitionCreated,
+        Tag::MergingPartitionChanged,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -270,10 +276,28 @@ impl Tag {
     }
 }
 
+fn read_created(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    let id = read_partition(r)?;
+    let name = read_text(r)?;
+    let created_at_edit = r.varint()?;
+    let hooks = read_hooks(r)?;
+    let options = read_options(r)?;
+    Ok(Change::PartitionCreated { id, name, options, hooks, created_at_edit })
+}
+
+/// Returns `true` if a merge operator is among the hooks.
+fn merges(hooks: &[HookRecord]) -> bool {
+    hooks.iter().any(|hook| hook.kind == HookKind::MergeOperator)
+}
+
 impl Change {
     /// Returns the tag that the change has on disk.
     pub(super) fn tag(&self) -> Tag {
         match self {
+            Change::PartitionCreated { hooks, .. } if merges(hooks) => Tag::MergingPartitionCreated,
+            Change::PartitionOptionsChanged { hooks, .. } if merges(hooks) => {
+                Tag::MergingPartitionChanged
+            }
             Change::PartitionCreated { .. } => Tag::PartitionCreated,
             Change::PartitionOptionsChanged { .. } => Tag::PartitionOptionsChanged,
             Change::PartitionDropped { .. } => Tag::PartitionDropped,
@@ -380,19 +404,14 @@ impl Change {
         // Fields are read in the order in which they are listed here: a struct literal evaluates
         // its fields in this order.
         Ok(match tag {
-            Tag::PartitionCreated => {
-                let id = read_partition(r)?;
-                let name = read_text(r)?;
-                let created_at_edit = r.varint()?;
-                let hooks = read_hooks(r)?;
-                let options = read_options(r)?;
-                Change::PartitionCreated { id, name, options, hooks, created_at_edit }
+            Tag::PartitionCreated | Tag::MergingPartitionCreated => read_created(r)?,
+            Tag::PartitionOptionsChanged | Tag::MergingPartitionChanged => {
+                Change::PartitionOptionsChanged {
+                    id: read_partition(r)?,
+                    hooks: read_hooks(r)?,
+                    options: read_options(r)?,
+                }
             }
-            Tag::PartitionOptionsChanged => Change::PartitionOptionsChanged {
-                id: read_partition(r)?,
-                hooks: read_hooks(r)?,
-                options: read_options(r)?,
-            },
             Tag::PartitionDropped => Change::PartitionDropped { id: read_partition(r)? },
             Tag::TableAdded => Change::TableAdded {
                 partition: read_partition(r)?,

@@ -39,8 +39,10 @@
 //!                         in these segments is in tables, and a writer that skips them deletes the files
 //!  25 segment forgotten   file
 //!  26 retained end        epoch, place in the log
+//!  27 as 1, 28 as 2        with a merge operator among the hooks: a reader that skipped it would take its operands
+//!                         for damage
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
-//! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
+//! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store, 3 merge operator), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,

@@ -31,6 +31,8 @@ pub enum HookKind {
     Filter = 1,
     /// A value store.
     ValueStore = 2,
+    /// A merge operator. Only in changes with a tag of their own, which older code refuses.
+    MergeOperator = 3,
 }
 
 impl HookKind {
@@ -39,6 +41,7 @@ impl HookKind {
         match n {
             1 => Some(HookKind::Filter),
             2 => Some(HookKind::ValueStore),
+            3 => Some(HookKind::MergeOperator),
             _ => None,
         }
     }

@@ -445,6 +445,11 @@ fn span(start: &[u8], end: Option<&[u8]>, n: u64) -> DeletedRange {
     DeletedRange { start: start.into(), end: end.map(Into::into), seq: seq(n) }
 }
 
+fn add_operator() -> HookRecord {
+    let rules = Rules::default();
+    HookRecord { kind: HookKind::MergeOperator, name: "add".into(), params: Vec::new(), rules }
+}
+
 /// A hook with rules, among them that keys are stored in form 2.
 fn seal() -> HookRecord {
     let rules = Rules {

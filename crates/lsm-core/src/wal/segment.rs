@@ -6,8 +6,8 @@
 //! ```text
 //! offset size  name
 //!      0    8  magic "SILTWAL\n"
-//!      8    4  format version, 4; versions 1 to 3 are read. From 3 on a section may clear its
-//!              partition, from 4 on delete a range of keys
+//!      8    4  format version, 5; versions 1 to 4 are read. From 3 on a section may clear its
+//!              partition, from 4 on delete a range of keys, from 5 on merge operands
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
 //!     20    4  feature bits: read-compatible (ignored: no open appends to an older segment)
@@ -46,7 +46,9 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 pub(super) const HEADER_LEN: usize = 128;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
+/// The version without operations that merge operands.
+const VERSION_WITHOUT_OPERANDS: u32 = 4;
 /// The version without operations that delete a range of keys.
 const VERSION_WITHOUT_RANGES: u32 = 3;
 /// The version without operations that clear a partition.
@@ -54,8 +56,13 @@ const VERSION_WITHOUT_CLEAR: u32 = 2;
 /// The first version. Its salts are random, and its long headers have no short check.
 const VERSION_RANDOM_SALT: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
-const VERSIONS_READ: [u32; 4] =
-    [VERSION, VERSION_WITHOUT_RANGES, VERSION_WITHOUT_CLEAR, VERSION_RANDOM_SALT];
+const VERSIONS_READ: [u32; 5] = [
+    VERSION,
+    VERSION_WITHOUT_OPERANDS,
+    VERSION_WITHOUT_RANGES,
+    VERSION_WITHOUT_CLEAR,
+    VERSION_RANDOM_SALT,
+];
 
 const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
 
@@ -296,7 +303,7 @@ mod tests {
     fn golden_segment_header() {
         let parts: [&[u8]; 16] = [
             b"SILTWAL\n",                                            // magic
-            &[4, 0, 0, 0],                                           // version
+            &[5, 0, 0, 0],                                           // version
             &[1, 0, 0, 0],                                           // checksum id
             &[0; 12],                                                // feature bits
             &[3, 0, 0, 0],                                           // epoch
@@ -310,7 +317,7 @@ mod tests {
             &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
             &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
             &[0; 8],                                                 // zeros
-            &[70, 193, 100, 207, 213, 85, 33, 126],                  // checksum
+            &[11, 154, 123, 18, 81, 49, 42, 98],                     // checksum
         ];
         assert_eq!(header().encode().as_slice(), parts.concat());
     }
@@ -341,6 +348,8 @@ mod tests {
             (3, header().salt, true),
             (3, 77, false),
             (4, 77, false),
+            (4, header().salt, true),
+            (5, 77, false),
         ] {
             let mut bytes = SegmentHeader { salt, ..header() }.encode();
             bytes[8] = version;
@@ -354,7 +363,7 @@ mod tests {
     fn unknown_versions_and_incompatible_features_are_refused() {
         for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
             let mut bytes = header().encode();
-            bytes[at] = 5;
+            bytes[at] = 6;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
             bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
             let state = decode(&bytes);

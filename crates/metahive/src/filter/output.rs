@@ -7,12 +7,12 @@
 //! Invariant: no cluster is open or ready after an entry that the engine has noted.
 
 use lsm_core::error::Result;
-use lsm_core::hooks::{Cut, Emitter, Entry};
+use lsm_core::hooks::{Cut, Emitter, Entry, Output};
 use lsm_core::types::SeqNo;
 
 use super::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, HiveFilter, LastInput, out_of_step, sum_of};
 use crate::checksum;
-use crate::cluster::SURVIVES;
+use crate::cluster::{Cluster, HeldEntry, SURVIVES};
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX};
 
 impl HiveFilter {
@@ -48,6 +48,31 @@ impl HiveFilter {
             // The engine has changed the bytes itself, so the sum of the input is of no use.
             None => sum_of(entry),
         })
+    }
+
+    /// Notes an entry that the engine held back or made of several; returns its sum.
+    #[cold]
+    pub(super) fn write_held(&mut self, output: &Output<'_>) -> u64 {
+        let Output { entry, value_sum, is_noted, note, .. } = output;
+        let sum = match (note, value_sum) {
+            // Those that were confirmed: the bytes may have changed since.
+            (Some(note), _) => *note,
+            (None, Some(sum)) => checksum::of_entry_with(*sum, entry.key, entry.seq, entry.kind),
+            (None, None) => sum_of(entry),
+        };
+        if *is_noted {
+            return sum;
+        }
+        let is_integrity = self.shared.is_integrity;
+        let made = if is_integrity { Vec::new() } else { self.shared.provider.make(entry) };
+        let bytes = (entry.key.len() + entry.value.len()) as u64;
+        let written = self.written;
+        let cluster = self.open_cluster(entry.key);
+        let is_first = cluster.survivors == 0;
+        cluster.add_held(HeldEntry { seq: entry.seq, sum, made }, written, bytes);
+        self.table_keys += u64::from(is_first);
+        self.note_written(bytes, sum);
+        sum
     }
 
     /// Notes the form in which the last input, which has a cluster, is written: returns its sum.
@@ -124,6 +149,14 @@ impl HiveFilter {
             // In place, because the cluster is reset before its key is used again.
             cluster.key.push(SUFFIX);
             let key = &cluster.key;
+            if !cluster.held.is_empty() {
+                for (seq, payload) in payloads_of(&cluster, is_integrity) {
+                    out.emit(key, seq, &payload)?;
+                    self.written += (key.len() + payload.len()) as u64;
+                }
+                self.free.push(cluster);
+                continue;
+            }
             for (at, slot) in cluster.slots.iter().enumerate() {
                 if !slot.is(SURVIVES) {
                     continue;
@@ -183,6 +216,24 @@ impl HiveFilter {
         }
         cut
     }
+}
+
+/// The payloads of the survivors of a cluster, the newest first.
+pub(super) fn payloads_of(cluster: &Cluster, is_integrity: bool) -> Vec<(SeqNo, Vec<u8>)> {
+    let slots = cluster.slots.iter().enumerate().filter(|(_, slot)| slot.is(SURVIVES));
+    let slots = slots.map(|(at, _)| {
+        let (seq, sum) = cluster.written_as(at);
+        let made = cluster.made.get(at).map_or(&[][..], |made| &made.bytes);
+        (seq, sum, made)
+    });
+    let held = cluster.held.iter().map(|held| (held.seq, held.sum, &held.made[..]));
+    let mut survivors: Vec<_> = slots.chain(held).collect();
+    survivors.sort_by_key(|(seq, ..)| std::cmp::Reverse(*seq));
+    let payloads = survivors.into_iter().map(|(seq, sum, made)| {
+        let integrity = is_integrity.then(|| Payload::bytes_of(seq, sum).to_vec());
+        (seq, integrity.unwrap_or_else(|| provided(seq, made)))
+    });
+    payloads.collect()
 }
 
 /// V+ of a provider.

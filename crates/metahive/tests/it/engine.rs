@@ -270,6 +270,8 @@ impl Engine {
                 entry: written,
                 untouched_from: untouched,
                 value_sum: None,
+                is_held: false,
+                note: None,
                 is_noted: false,
             };
             filter.output(&output).unwrap();

@@ -101,7 +101,16 @@ fn a_flush_seals_the_checksum_that_it_has_confirmed() {
         filter.boundary(Some(b"k"), &mut out, &mut faults).unwrap();
         let untouched_from = Some(entry.seq);
         let value_sum = Some(confirmed);
-        filter.output(&Output { entry, untouched_from, value_sum, is_noted: false }).unwrap();
+        filter
+            .output(&Output {
+                entry,
+                untouched_from,
+                value_sum,
+                is_held: false,
+                note: None,
+                is_noted: false,
+            })
+            .unwrap();
         filter.boundary(None, &mut out, &mut faults).unwrap();
         let [payload] = &emitted.0[..] else { panic!("{:?}", emitted.0) };
         assert_eq!(crate::engine::verdict(&stored, payload), verdict);

@@ -57,7 +57,14 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     let next = entry(b"b", 3, &[2; 60]);
     filter.input(&next, &AT, None, &mut faults).unwrap();
     let untouched_from = Some(seq(3));
-    let output = Output { entry: next, untouched_from, value_sum: None, is_noted: false };
+    let output = Output {
+        entry: next,
+        untouched_from,
+        value_sum: None,
+        is_held: false,
+        note: None,
+        is_noted: false,
+    };
     filter.output(&output).unwrap();
     let mut emitted = Emitted::default();
     filter.boundary(None, &mut Emitter::new(&mut emitted), &mut faults).unwrap();

@@ -23,6 +23,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{Fs, MemFs};
+use lsm_core::hooks::{MergeOperator, SuppliedOperator};
+use lsm_core::operators::AppendOperator;
 use lsm_core::options::Options;
 use lsm_core::{BackgroundMode, Db};
 use secondary::{Reading, Secondary};
@@ -38,6 +40,11 @@ fn options() -> Options {
     options.wal_bytes_max(64 << 10).cache_bytes(1 << 20)
 }
 
+/// The merge operator of partitions that have one.
+fn append() -> Arc<dyn MergeOperator> {
+    Arc::new(AppendOperator::default())
+}
+
 /// A primary that works step by step.
 fn primary(fs: &Arc<dyn Fs>) -> Db {
     let mut word = 0;
@@ -46,6 +53,7 @@ fn primary(fs: &Arc<dyn Fs>) -> Db {
         word
     };
     let builder = Db::builder(DIR).fs(fs.clone()).options(options()).random(random);
+    let builder = builder.hooks(Arc::new(SuppliedOperator(append())));
     builder.background(BackgroundMode::Stepped).open().unwrap()
 }
 
@@ -58,7 +66,8 @@ fn flushed(db: &Db) -> lsm_core::Partition {
 }
 
 fn secondary(fs: &Arc<dyn Fs>) -> Secondary {
-    Secondary::builder(DIR).fs(fs.clone()).options(options()).open().unwrap()
+    let builder = Secondary::builder(DIR).fs(fs.clone()).options(options());
+    builder.merge_operator(append()).open().unwrap()
 }
 
 /// A secondary whose files may be deleted.

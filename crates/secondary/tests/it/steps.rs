@@ -5,7 +5,8 @@ use std::sync::Mutex;
 
 use lsm_core::ErrorKind;
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule};
-use lsm_core::options::Durability;
+use lsm_core::hooks::Hooks;
+use lsm_core::options::{Durability, PartitionOptions};
 use secondary::{Level, Target};
 use testkit::Rng;
 
@@ -72,6 +73,13 @@ fn look(follower: &Secondary) -> State {
     })
 }
 
+fn make_partitions(db: &Db) {
+    for name in PARTITIONS {
+        let hooks = Hooks::new().merge_operator(append());
+        db.partition_with(name, PartitionOptions::default(), Some(hooks)).unwrap();
+    }
+}
+
 /// Makes a random write, and records it in the oracle.
 fn random_write(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Oracle>) {
     let [a, b] = PARTITIONS.map(|name| db.partition(name).unwrap());
@@ -98,6 +106,9 @@ fn random_write(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &M
                 if rng.chance(1, 5) {
                     batch.add_delete(partition, &key);
                     content.remove(&key);
+                } else if rng.chance(1, 3) {
+                    batch.add_merge(partition, &key, &value);
+                    content.entry(key.clone()).or_default().extend_from_slice(&value);
                 } else {
                     batch.add_put(partition, &key, &value);
                     content.insert(key.clone(), value.clone());
@@ -139,7 +150,7 @@ fn run(seed: u64, writes: u64, faults: bool) -> (usize, usize) {
     let watched: Arc<dyn Fs> = Arc::new(fault.clone());
     let plain: Arc<dyn Fs> = Arc::new(mem);
     let db = primary(&watched);
-    PARTITIONS.iter().for_each(|name| drop(db.partition(name).unwrap()));
+    make_partitions(&db);
     let follower = secondary(&plain);
     let oracle = Arc::new(Mutex::new(Oracle::default()));
     let seen = oracle.clone();
@@ -195,7 +206,7 @@ fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
     let fault = FaultFs::over_mem(mem.clone());
     let watched: Arc<dyn Fs> = Arc::new(fault.clone());
     let db = primary(&watched);
-    PARTITIONS.iter().for_each(|name| drop(db.partition(name).unwrap()));
+    make_partitions(&db);
     let oracle = Mutex::new(Oracle::default());
     let mut states: Vec<State> = vec![State::default()];
     for number in 0..120 {

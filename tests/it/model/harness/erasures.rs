@@ -63,9 +63,17 @@ impl Harness {
         let handle = part.handle.clone();
         let mut ops = self.ops(before);
         ops.retain(|op| self.is_logged(op) == logged);
-        let mut ops_after = self.ops(after);
-        ops_after.retain(|op| self.is_logged(op) == logged);
         let batch = erase(self.fill(self.db().batch(), &ops), &handle);
+        let own_count = ops.len();
+        let written = ops.iter().filter(|op| op.partition == name).map(|op| op.key.clone());
+        let keys: BTreeSet<Vec<u8>> =
+            written.chain(self.oracle.contents(name).into_keys()).collect();
+        let keys = keys.iter().filter(|key| bounds.contains(*key));
+        ops.extend(keys.map(|key| Op::delete(name, key)));
+        let erased_count = ops.len();
+        self.add_ops(&mut ops, after);
+        let mut ops_after = ops.split_off(erased_count);
+        ops_after.retain(|op| self.is_logged(op) == logged);
         // One operation, if a key can lie in the range.
         let first = match &bounds.0 {
             Bound::Unbounded => vec![0],
@@ -73,15 +81,10 @@ impl Harness {
             Bound::Excluded(before) => [&before[..], &[0]].concat(),
         };
         let erasures = usize::from(bounds.contains(&first));
-        let count = (ops.len() + erasures + ops_after.len()) as u64;
+        let count = (own_count + erasures + ops_after.len()) as u64;
         let commit = self.fill(batch, &ops_after).commit(Durability::Os).unwrap();
         assert_eq!(commit.seq, self.seq.plus(count), "numbers are dense");
         self.seq = commit.seq;
-        let written = ops.iter().filter(|op| op.partition == name).map(|op| op.key.clone());
-        let keys: BTreeSet<Vec<u8>> =
-            written.chain(self.oracle.contents(name).into_keys()).collect();
-        let keys = keys.iter().filter(|key| bounds.contains(*key));
-        ops.extend(keys.map(|key| Op::delete(name, key)));
         ops.extend(ops_after);
         if !ops.is_empty() {
             self.oracle.commit(ops, commit.seq);

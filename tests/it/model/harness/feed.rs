@@ -221,6 +221,13 @@ fn take_change(
             let found = read.or_else(|| Some(at_end?.get(&key[..])?.to_vec()));
             index.insert(key.to_vec(), found.unwrap_or_default());
         }
+        KeyChange::Merge { key, operand } => {
+            let value = index.entry(key.to_vec()).or_default();
+            // A large value that was looked up has the later operands of the commit in it.
+            if at_end.and_then(|it| it.get(&key[..])).is_none_or(|it| **it != value[..]) {
+                value.extend_from_slice(operand);
+            }
+        }
         KeyChange::Delete { key } => {
             index.remove(&key[..]);
         }

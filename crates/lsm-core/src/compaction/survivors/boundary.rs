@@ -89,12 +89,16 @@ impl Writing<'_, '_> {
         let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
         let takes_note = is_first && self.note_state != NoteState::Off;
         // Written as it came in.
-        if takes_note && untouched_from == Some(entry.seq) && self.verified_sum.is_some() {
-            return Ok(self.verified_sum);
+        if takes_note && untouched_from == Some(entry.seq) && self.under_way.verified_sum.is_some()
+        {
+            return Ok(self.under_way.verified_sum);
         }
-        let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
+        let value_sum = self.under_way.value_sum.filter(|_| untouched_from.is_some());
         let entry = *entry;
-        let output = Output { entry, untouched_from, value_sum, is_noted: takes_note };
+        let is_held = self.under_way.is_held;
+        let note = self.under_way.verified_sum.filter(|_| untouched_from == Some(entry.seq));
+        let output =
+            Output { entry, untouched_from, value_sum, is_held, note, is_noted: takes_note };
         let note = sealing.call("output", |sealing| sealing.output(&output))?;
         if takes_note {
             return Ok(Some(note));

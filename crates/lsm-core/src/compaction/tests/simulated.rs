@@ -222,6 +222,7 @@ fn survive(
         {
             DropDecision::Keep => true,
             DropDecision::Drop => false,
+            DropDecision::Fold => panic!("there are no operands"),
             DropDecision::Twin => panic!("sequences are unique"),
             DropDecision::Disordered => panic!("they are in order"),
         }

@@ -18,14 +18,16 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::compaction::{ExportRange, Merge, TableFactory};
 use crate::db::checkpoint::make_empty_folder;
+use crate::db::hook_binding::is_operator;
 use crate::db::job::StartedJob;
 use crate::db::{DbInner, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::EXPORT;
 use crate::hooks::{
-    AttachedStore, CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks,
+    AttachedOperator, AttachedStore, CompactionFilter, CompactionFilterFactory, Decision, Entry,
+    Job, PartitionHooks,
 };
-use crate::read::{Bounds, KeyRange, ReadPoint, lost, read_handle, stored_bounds};
+use crate::read::{Bounds, KeyRange, ReadPoint, lost, stored_bounds};
 use crate::snapshot::JobSnapshots;
 use crate::types::{EntryKind, KeyForm, SeqNo};
 use crate::version::{HookRecord, SstMeta};
@@ -198,6 +200,9 @@ impl DbInner {
         let hooks = PartitionHooks {
             filters: inline.into_iter().chain(hooks.sealing().cloned()).collect(),
             rules: hooks.rules.clone(),
+            operator: hooks.operator.clone(),
+            base_values: point.store.clone(),
+            missing: missing_operator(hooks.operator.as_ref(), &point.view.version.hooks),
             ..PartitionHooks::default()
         };
         // Numbers of this database: no other table anywhere has the same identity.
@@ -219,9 +224,20 @@ impl DbInner {
     }
 }
 
-/// The hooks in the description: without hidden entries, none that has rules for keys.
+/// The name of the merge operator, if its code is missing.
+fn missing_operator(
+    operator: Option<&Arc<AttachedOperator>>,
+    records: &[HookRecord],
+) -> Option<String> {
+    let mut records = records.iter().filter(|record| is_operator(record));
+    records.next().filter(|_| operator.is_none()).map(|record| record.name.clone())
+}
+
+/// The hooks in the description: no merge operator, because all entries are values;
+/// without hidden entries, none that has rules for keys.
 fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
     let mut hooks = hooks.to_vec();
+    hooks.retain(|hook| !is_operator(hook));
     if options.is_bare {
         hooks.retain(|hook| {
             hook.rules.reserved_suffix.is_empty() && !hook.rules.key_form.takes_any_key()
@@ -276,7 +292,7 @@ impl CompactionFilter for InlineValues {
         if entry.kind != EntryKind::Handle {
             return Ok(Decision::Keep);
         }
-        let value = read_handle(&self.0, entry.value).map_err(|error| error.at_key(entry.key))?;
+        let value = self.0.read(entry.value).map_err(|error| error.at_key(entry.key))?;
         Ok(Decision::Replace(value))
     }
 }

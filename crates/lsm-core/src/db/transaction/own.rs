@@ -11,12 +11,22 @@ use crate::types::{DeletedRange, DeletedRanges, PartitionId, SeqNo, Slice};
 /// The own writes to each partition.
 pub(super) type OwnPartitions = BTreeMap<PartitionId, (Partition, Arc<OwnWrites>)>;
 
+/// The own state of a key.
+#[derive(Clone)]
+pub(super) enum OwnWrite {
+    /// It has this value.
+    Put(Slice),
+    /// It is deleted.
+    Delete,
+    /// This operand is merged into its stored value.
+    Merge(Slice),
+}
+
 /// The own writes to a partition.
 #[derive(Clone, Default)]
 pub(super) struct OwnWrites {
-    /// The newest operation on each key: a value, or `None` for a deletion. All are newer than the deletions of
-    /// ranges over their keys.
-    pub(super) entries: BTreeMap<Vec<u8>, Option<Slice>>,
+    /// The sum of the operations on each key. All are newer than the deletions of ranges over their keys.
+    pub(super) entries: BTreeMap<Vec<u8>, OwnWrite>,
     /// The deleted ranges, of keys as they were given.
     erased: DeletedRanges,
 }
@@ -24,11 +34,11 @@ pub(super) struct OwnWrites {
 /// A number for own deletions of ranges: their order does not matter.
 const OWN: SeqNo = SeqNo::MAX;
 /// The state of a key in a deleted range.
-const DELETED: &Option<Slice> = &None;
+const DELETED: &OwnWrite = &OwnWrite::Delete;
 
 impl OwnWrites {
-    /// The own state of a key: its value, `None` if it is deleted; the outer `None` if it was not written.
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Slice>> {
+    /// The own state of a key; `None` if it was not written.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&OwnWrite> {
         self.entries.get(key).or_else(|| self.erases(key).then_some(DELETED))
     }
 
@@ -79,7 +89,7 @@ impl OwnRange {
         &self.writes
     }
 
-    fn rest(&self) -> Option<btree_map::Range<'_, Vec<u8>, Option<Slice>>> {
+    fn rest(&self) -> Option<btree_map::Range<'_, Vec<u8>, OwnWrite>> {
         if is_empty(&self.bounds) {
             return None;
         }
@@ -89,7 +99,7 @@ impl OwnRange {
 }
 
 impl Iterator for OwnRange {
-    type Item = (Vec<u8>, Option<Slice>);
+    type Item = (Vec<u8>, OwnWrite);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (key, value) = self.rest()?.next()?;

@@ -4,7 +4,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::own::{OwnRange, OwnWrites};
+use super::merging::Merging;
+use super::own::{OwnRange, OwnWrite, OwnWrites};
 use super::reads::ScanMark;
 use crate::error::Result;
 use crate::read::Range;
@@ -93,16 +94,23 @@ pub struct TransactionRange {
     /// The deleted ranges are among these.
     erased: Arc<OwnWrites>,
     scan: ScanMark,
+    merging: Merging,
     has_ended: bool,
 }
 
 impl TransactionRange {
-    pub(super) fn new(stored: Range, own: OwnRange, scan: ScanMark) -> TransactionRange {
+    pub(super) fn new(
+        stored: Range,
+        own: OwnRange,
+        scan: ScanMark,
+        merging: Merging,
+    ) -> TransactionRange {
         TransactionRange {
             erased: own.writes().clone(),
             stored: BothEnds::new(stored),
             own: BothEnds::new(own),
             scan,
+            merging,
             has_ended: false,
         }
     }
@@ -134,15 +142,25 @@ impl TransactionRange {
                 }
                 return Some(entry);
             }
-            if order == Ordering::Equal {
-                // Shadowed by its own one.
-                self.stored.take(end);
-            }
-            let (key, value) = self.own.take(end)?;
-            if let Some(value) = value {
-                self.scan.reach(end, &key);
-                return Some(Ok((key.into(), value)));
-            }
+            // Shadowed by its own one, or the base of own operands.
+            let stored = if order == Ordering::Equal { self.stored.take(end) } else { None };
+            let (key, own) = self.own.take(end)?;
+            let value = match own {
+                OwnWrite::Delete => continue,
+                OwnWrite::Put(value) => value,
+                OwnWrite::Merge(operand) => {
+                    let base = stored.and_then(Result::ok).map(|(_, value)| value);
+                    match self.merging.fold(&key, base, &operand) {
+                        Ok(value) => value,
+                        Err(error) => {
+                            self.has_ended = true;
+                            return Some(Err(error));
+                        }
+                    }
+                }
+            };
+            self.scan.reach(end, &key);
+            return Some(Ok((key.into(), value)));
         }
         if !self.has_ended {
             self.has_ended = true;

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use super::own::{OwnPartitions, OwnWrites};
+use super::own::{OwnPartitions, OwnWrite, OwnWrites};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{PartitionId, Slice};
+use crate::types::PartitionId;
 
 /// The savepoints of a transaction.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(super) struct Savepoint {
 /// The state that a write replaced.
 enum Undo {
     /// The own state of a key.
-    Entry { partition: PartitionId, key: Vec<u8>, before: Option<Slice> },
+    Entry { partition: PartitionId, key: Vec<u8>, before: OwnWrite },
     /// Nothing: the key had not been written.
     Unwritten { partition: PartitionId, key: Vec<u8> },
     /// All own writes, by the deletion of a range.

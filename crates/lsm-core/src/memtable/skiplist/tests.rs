@@ -221,7 +221,8 @@ mod plain {
                 let bytes = list.writer().used_bytes() / KEYS;
                 assert!(bytes < 150, "{bytes} bytes a key, order {number}");
                 let key = keys.clone().nth(7).unwrap();
-                assert_eq!(insert(&mut list.writer(), &key, KEYS + 1, b""), Inserted::Version);
+                let inserted = insert(&mut list.writer(), &key, KEYS + 1, b"");
+                assert_eq!(inserted, Inserted::Version { depth: 1 });
             }
         }
     }

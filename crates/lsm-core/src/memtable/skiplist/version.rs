@@ -95,7 +95,7 @@ impl<'l> VersionRef<'l> {
     }
 
     /// The number of versions below this one.
-    fn depth(self) -> u32 {
+    pub(super) fn depth(self) -> u32 {
         // SAFETY: `write_version` stores the number whenever it sets the flag that `has_older` reads.
         if self.has_older() { unsafe { self.get().depth.assume_init() } } else { 0 }
     }

@@ -79,8 +79,11 @@ pub(in crate::memtable) struct NewEntry<'a> {
 pub(in crate::memtable) enum Inserted {
     /// The key is a new one.
     Key,
-    /// The key has one version more.
-    Version,
+    /// The key has one version more, on top of so many.
+    Version {
+        /// The versions below.
+        depth: u32,
+    },
     /// Nothing was inserted: the key has a version that is as new or newer.
     NotNewer,
 }
@@ -153,7 +156,7 @@ impl Writer<'_> {
         // SAFETY: `node` lives as long as the list, and the field is an atomic, so readers may load it
         // meanwhile.
         unsafe { (*node.as_ptr()).newest.store(version.as_ptr(), Ordering::Release) };
-        Inserted::Version
+        Inserted::Version { depth: newest.depth() + 1 }
     }
 
     /// Adds the node of a new key, which belongs between the two of the hint.

@@ -31,6 +31,11 @@ fn bytes_of_an_edit_are_these() {
             epoch: Epoch(4),
             end: LogCut { segment: FileNo(8), offset: 4096, last_seq: seq(298) },
         },
+        Change::PartitionOptionsChanged {
+            id: PartitionId(3),
+            options: PartitionOptions::default(),
+            hooks: vec![add_operator()],
+        },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -50,6 +55,7 @@ fn bytes_of_an_edit_are_these() {
         "3105 08 04 8020 07",
         "3301 08",
         "3506 04 08 8020 aa02",
+        "382b 03 01 03 03616464 00 00 00 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }

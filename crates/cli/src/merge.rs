@@ -1,0 +1,85 @@
+//! `merge`: an operand for a key, durable when the command ends.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use serde_json::json;
+use siltstone::operators::{MergeOperator, ready_made};
+use siltstone::{Db, Durability, Partition};
+
+use crate::bytes::Encoding;
+use crate::engine::{Making, Target};
+use crate::output::{Failure, Output};
+
+/// The operators whose operands are integers.
+const INTEGERS: [&str; 3] = ["add", "max", "min"];
+
+/// Arguments of `merge`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MergeArgs {
+    #[command(flatten)]
+    target: Target,
+    /// The key
+    key: OsString,
+    /// The operand; for add, max and min a decimal integer, unless --hex or --base64 is given
+    #[arg(allow_hyphen_values = true)]
+    operand: OsString,
+    /// The operator, for a partition that has none yet: add, max, min, append or set-bits
+    #[arg(long)]
+    operator: Option<String>,
+    /// The separator of append
+    #[arg(long, requires = "operator", default_value = "")]
+    separator: OsString,
+    #[command(flatten)]
+    making: Making,
+    #[command(flatten)]
+    encoding: Encoding,
+}
+
+/// Merges an operand into the value of a key; makes the database and the partition if they do not exist.
+pub(crate) fn merge(args: &MergeArgs) -> Result<(), Failure> {
+    let bytes = args.encoding.bytes();
+    let key = bytes.argument(&args.key)?;
+    let written = args.making.open(&args.target.database, "merge")?;
+    let partition = partition(args, &written.db)?;
+    let Some((name, _)) = partition.merge_operator() else {
+        let what = "the partition has no merge operator; name one by --operator".to_owned();
+        return Err(Failure::Usage(what));
+    };
+    let operand = if args.encoding.is_text() && INTEGERS.contains(&name.as_str()) {
+        integer(&args.operand)?.to_le_bytes().to_vec()
+    } else {
+        bytes.argument(&args.operand)?
+    };
+    partition.merge_with(&key, &operand, Durability::Sync)?;
+    if args.target.json {
+        let mut out = Output::new(true);
+        out.line("", &json!({ "done": "merge", "key": bytes.text(&key) }))?;
+        out.finish()?;
+    }
+    Ok(written.close()?)
+}
+
+/// The partition, with the operator that the arguments name.
+fn partition(args: &MergeArgs, db: &Db) -> Result<Partition, Failure> {
+    let partition = db.partition(&args.target.partition)?;
+    let Some(name) = &args.operator else { return Ok(partition) };
+    let options = partition.options().merge_operator(operator(args, name)?);
+    Ok(db.partition_with(&args.target.partition, options)?)
+}
+
+fn operator(args: &MergeArgs, name: &str) -> Result<Arc<dyn MergeOperator>, Failure> {
+    let separator = args.separator.as_encoded_bytes();
+    ready_made(name, separator).ok_or_else(|| {
+        let known = "add, max, min, append (which may have a separator) and set-bits";
+        let what = format!("there is no operator {name:?} with these options; there are {known}");
+        Failure::Usage(what)
+    })
+}
+
+fn integer(text: &OsString) -> Result<i64, Failure> {
+    let parsed = text.to_str().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| {
+        Failure::Usage(format!("\"{}\" is not an integer of 64 bits", text.display()))
+    })
+}
