@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use remote::{Ack, Remote, RestoreTarget};
+use siltstone::changes::FeedItem;
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::secondary::{Level, Target};
-use siltstone::{Db, Durability, ErrorKind, Readable, SeqNo, VerifyOptions};
+use siltstone::{Db, Durability, ErrorKind, Options, Readable, SeqNo, VerifyOptions};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -64,6 +65,38 @@ fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
     drop(second);
     let back = remote.take_over(folder.path().join("first")).unwrap();
     assert!(has(&back.builder().open().unwrap(), "newer"));
+}
+
+#[test]
+fn a_reader_of_a_bucket_follows_the_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote = Remote::url("memory:///").unwrap();
+    let first = remote.primary(folder.path().join("first")).unwrap();
+    let db = first.builder().options(Options::new().log_retained_bytes(u64::MAX)).open().unwrap();
+    let reader = remote.reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let mut changes = secondary.changes(SeqNo::ZERO).unwrap();
+    for round in 1..4_u64 {
+        put(&db, &format!("{round}"), Durability::Sync);
+        db.flush().unwrap();
+        let FeedItem::Commit(batch) = changes.try_next().unwrap().unwrap() else {
+            panic!("{round}")
+        };
+        assert_eq!(batch.seq.get(), round);
+        assert!(changes.try_next().unwrap().is_none());
+    }
+    // Another machine goes on, with the log of the first one.
+    let second = remote.take_over(folder.path().join("second")).unwrap();
+    let new = second.builder().options(Options::new().log_retained_bytes(u64::MAX)).open().unwrap();
+    put(&new, "4", Durability::Sync);
+    let mut numbers = Vec::new();
+    let mut own = new.changes(SeqNo::ZERO).unwrap();
+    while let Some(FeedItem::Commit(batch)) = own.try_next().unwrap() {
+        numbers.push(batch.seq.get());
+    }
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let FeedItem::Commit(batch) = changes.try_next().unwrap().unwrap() else { panic!("no commit") };
+    assert_eq!(batch.seq.get(), 4);
 }
 
 #[test]
