@@ -41,6 +41,7 @@ mod streams;
 mod stress;
 mod svg;
 mod verify;
+mod watch;
 mod write;
 
 use std::path::PathBuf;
@@ -143,6 +144,10 @@ enum Command {
     /// It runs until SIGTERM or Ctrl-C, answers what it has received, and closes the database.
     #[cfg(feature = "server")]
     Serve(Box<serve::Args>),
+    /// Prints the commits of a database in their order, until interrupted
+    ///
+    /// Only durable commits are printed. A line is a change: the token to go on with, the partition, the change.
+    Watch(watch::Args),
     /// Lists the secondaries that hold files of a database
     Readers(readers::Args),
     /// Checks the disk and siltstone by a random load, with a writer that is killed again and again
@@ -228,6 +233,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Secondary(args) => secondary::run(&args),
         #[cfg(feature = "server")]
         Command::Serve(args) => serve::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::Stress(args) => stress::run(&args),
         Command::StressWriter(args) => stress::write(&args),

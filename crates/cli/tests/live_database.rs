@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::process::{Command, Output};
 
-use siltstone::{Db, LargeValueOptions, PartitionOptions};
+use siltstone::{Db, Durability, LargeValueOptions, PartitionOptions};
 
 const SILTSTONE: &str = env!("CARGO_BIN_EXE_siltstone");
 
@@ -112,4 +112,43 @@ fn every_look_at_the_database(path: &str) {
             assert!(dumped.status.success(), "{name}");
         }
     }
+}
+
+#[test]
+fn commits_are_watched_while_the_writer_has_the_database_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let db = Db::open(path).unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("alice", "admin").unwrap();
+    let batch = db.batch().delete(&users, "alice").put(&users, "bob", "author");
+    batch.commit(Durability::Sync).unwrap();
+    users.delete_range_with("a".."c", Durability::Sync).unwrap();
+    db.close().unwrap();
+    let db = Db::open(path).unwrap();
+    let closed = run(&["watch", path, "--from", "0", "--once"]);
+    assert_eq!(closed.status.code(), Some(1), "the log of the first open is gone");
+    assert!(String::from_utf8_lossy(&closed.stderr).contains("begins after sequence number 4"));
+    let users = db.partition("users").unwrap();
+    users.put_with("carol", "editor", Durability::Sync).unwrap();
+    users.clear_with(Durability::Sync).unwrap();
+    users.put_with("dave", "reader", Durability::Sync).unwrap();
+    // A writer that rests attests its last sync.
+    db.flush().unwrap();
+    let args = ["watch", path, "--from", "4", "--once", "--partition", "users"];
+    let text = String::from_utf8(run(&args).stdout).unwrap();
+    assert_eq!(
+        text,
+        "5\tusers\tput\tcarol\teditor\n6\tusers\tclear\n7\tusers\tput\tdave\treader\n"
+    );
+    let json = run(&[&args[..], &["--prefix", "d", "--json"]].concat()).stdout;
+    let lines = String::from_utf8(json).unwrap();
+    let last = lines.lines().last().unwrap();
+    assert_eq!(
+        last,
+        "{\"changes\":[{\"key\":\"dave\",\"operation\":\"put\",\"partition\":\"users\",\"value\":\"reader\"}],\"seq\":7}"
+    );
+    assert_eq!(lines.lines().count(), 2, "a clear is of all keys: {lines}");
+    let none = run(&["watch", path, "--once"]);
+    assert!(none.status.success() && none.stdout.is_empty());
 }
