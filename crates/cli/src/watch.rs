@@ -118,6 +118,11 @@ fn shown(change: &KeyChange) -> Result<(String, Value), Failure> {
             let object = json!({ "operation": "delete_range", "start": text(start), "end": end });
             (format!("delete\t{}..{}", text(start), end.unwrap_or_default()), object)
         }
+        KeyChange::Merge { key, operand } => {
+            let (line, mut object) = put(key, Some(operand));
+            object["operation"] = json!("merge");
+            (line.replacen("put", "merge", 1), object)
+        }
         KeyChange::Clear => ("clear".to_owned(), json!({ "operation": "clear" })),
         other => (format!("{other:?}"), json!({ "operation": "other" })),
     })
