@@ -18,6 +18,7 @@ mod metrics;
 mod names;
 mod packages;
 mod promises;
+mod seeded;
 mod source;
 mod words;
 
