@@ -96,9 +96,9 @@ fn operands_are_merged() {
     check(at, &["merge", "db", "n", "5", "--operator", "sum"], 2, "");
     check(at, &["merge", "db", "n", "5", "--operator", "add"], 0, "");
     check(at, &["merge", "db", "n", "-7"], 0, "");
-    check(at, &["merge", "db", "n", "0200000000000000", "--hex"], 0, "");
+    check(at, &["merge", "db", "6e", "0200000000000000", "--hex"], 0, "");
     check(at, &["merge", "db", "n", "five"], 2, "");
-    check(at, &["get", "db", "n", "--hex"], 0, "0000000000000000\n");
+    check(at, &["get", "db", "6e", "--hex"], 0, "0000000000000000\n");
     let list = ["--partition", "list"];
     let append =
         [&["merge", "db", "k", "a", "--operator", "append", "--separator", ","][..], &list];

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{Db, Durability, Error, Partition, Result, Snapshot};
+use siltstone::{Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
@@ -385,8 +385,9 @@ impl Simulation {
         let witness = witness(&written);
         let sync = sync && witness.is_some();
         let durability = if sync { Durability::Sync } else { Durability::Os };
+        let before = self.db().visible_seq();
         let result = batch.commit(durability);
-        let is_visible = result.is_ok() || witness.is_some_and(|op| self.is_visible(op));
+        let is_visible = result.is_ok() || witness.is_some_and(|op| self.is_visible(op, before));
         let mut record = self.record();
         if !is_logged {
             if !is_visible {
@@ -424,10 +425,14 @@ impl Simulation {
     }
 
     /// Returns `true` if a failed commit is visible: one whose sync failed is.
-    fn is_visible(&self, witness: &Op) -> bool {
+    fn is_visible(&self, witness: &Op, before: SeqNo) -> bool {
         let partition = self.find(&witness.partition).ok().flatten();
-        let got = partition.and_then(|p| p.get(&witness.key).ok());
-        got.is_some_and(|got| got.as_deref() == witness.value.as_deref())
+        match partition.map(|p| p.get(&witness.key)) {
+            Some(Ok(got)) => got.as_deref() == witness.value.as_deref(),
+            // The read of an operand reads tables as well, which the fault may refuse.
+            Some(Err(_)) => self.db().visible_seq() > before,
+            None => false,
+        }
     }
 
     /// A value that is written once.
