@@ -427,10 +427,10 @@ impl Simulation {
     /// Returns `true` if a failed commit is visible: one whose sync failed is.
     fn is_visible(&self, witness: &Op, before: SeqNo) -> bool {
         let partition = self.find(&witness.partition).ok().flatten();
-        match partition.map(|p| p.get(&witness.key)) {
+        match partition.map(|p| p.get(&witness.key).map_err(|_| p)) {
             Some(Ok(got)) => got.as_deref() == witness.value.as_deref(),
             // The read of an operand reads tables as well, which the fault may refuse.
-            Some(Err(_)) => self.db().visible_seq() > before,
+            Some(Err(p)) => has_newer(&p, &witness.key, before),
             None => false,
         }
     }
@@ -443,6 +443,19 @@ impl Simulation {
         value.extend_from_slice(&filler);
         value.into()
     }
+}
+
+/// Returns `true` if a memtable has a version of the key that is newer than `seq`.
+fn has_newer(partition: &Partition, key: &[u8], seq: SeqNo) -> bool {
+    let Ok(walk) = partition.walk() else { return false };
+    walk.memtables().any(|mut entries| {
+        while let Ok(Some(entry)) = entries.next() {
+            if entry.key == key && entry.seq > seq {
+                return true;
+            }
+        }
+        false
+    })
 }
 
 /// An operation that a reader can see if its batch is visible.
