@@ -18,6 +18,7 @@ struct Indexed {
 
 /// The follower, with what it would store together with its index.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are facts of a history")]
 pub(super) struct Feed {
     token: SeqNo,
     index: BTreeMap<String, Indexed>,
@@ -26,6 +27,9 @@ pub(super) struct Feed {
     commits: BTreeMap<SeqNo, BTreeMap<u32, Rc<Contents>>>,
     /// The log was kept whole at every open.
     is_whole: bool,
+    /// A commit was made in this epoch, and one was followed, which is durable.
+    has_commit: bool,
+    has_durable: bool,
     /// Commits may have been lost in a power cut.
     is_cut: bool,
 }
@@ -50,15 +54,20 @@ impl Harness {
         let logged = self.parts.iter().filter(|part| part.options.get_logged());
         let contents = logged.map(|part| (part.incarnation, self.contents(part))).collect();
         self.feed.commits.insert(seq, contents);
+        self.feed.has_commit = true;
     }
 
     /// The follower's process ends, and the database is opened again with these options.
     pub(super) fn restart_feed(&mut self, options: &Options, is_cut: bool) {
         self.feed.changes = None;
-        self.feed.is_whole &= keeps_all(options);
+        // An epoch that logged nothing leaves no segment that says so, only numbers that no segment has.
+        let has_logged = self.feed.has_durable || (self.feed.has_commit && !is_cut);
+        self.feed.is_whole &= keeps_all(options) && has_logged;
         self.feed.is_cut = is_cut;
         self.follow_changes();
         self.feed.is_cut = false;
+        self.feed.has_commit = false;
+        self.feed.has_durable = false;
         self.feed.commits.clear();
     }
 
@@ -145,6 +154,7 @@ impl Harness {
 
     fn take_batch(&mut self, batch: &CommittedBatch) {
         assert!(batch.first_seq > self.feed.token, "each commit comes once");
+        self.feed.has_durable = true;
         self.check_passed_over(batch.first_seq);
         let before = self.indexed();
         let expected = self.feed.commits.remove(&batch.seq);
