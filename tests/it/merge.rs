@@ -403,6 +403,31 @@ fn metadata_covers_operands_and_folded_values() {
 }
 
 #[test]
+fn operands_from_before_metahive_get_metadata_of_their_bytes() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", list()).unwrap();
+    let mut snapshots = Vec::new();
+    for round in 0..3 {
+        for n in 0..20 {
+            p.merge(format!("key {n:02}"), format!("{round}")).unwrap();
+        }
+        snapshots.push(db.snapshot());
+        db.flush().unwrap();
+    }
+    db.partition_with("p", list().metahive(MetaHiveOptions::default())).unwrap();
+    for _ in 0..2 {
+        p.compact(..).unwrap();
+        let report = p.scrub(ScrubOptions::new()).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+    assert_eq!(live_operands(&p), 40);
+    drop(snapshots);
+    p.compact(..).unwrap();
+    check(&p, &(0..20).map(|n| (format!("key {n:02}").into(), b"0,1,2".to_vec())).collect());
+}
+
+#[test]
 fn copies_have_folded_values_or_the_same_operands() {
     let fs = MemFs::new();
     let db = open(&fs);

@@ -14,6 +14,7 @@ use super::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, HiveFilter, LastInput, out_o
 use crate::checksum;
 use crate::cluster::{Cluster, HeldEntry, SURVIVES};
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX};
+use crate::shared::NOT_SEALED;
 
 impl HiveFilter {
     /// The checksum of an entry in the form in which it is written, which is in no cluster yet.
@@ -54,9 +55,11 @@ impl HiveFilter {
     #[cold]
     pub(super) fn write_held(&mut self, output: &Output<'_>) -> u64 {
         let Output { entry, value_sum, is_noted, note, .. } = output;
+        // An entry of a table that is not sealed was compared with nothing.
+        let note = note.filter(|note| *note != NOT_SEALED);
         let sum = match (note, value_sum) {
             // Those that were confirmed: the bytes may have changed since.
-            (Some(note), _) => *note,
+            (Some(note), _) => note,
             (None, Some(sum)) => checksum::of_entry_with(*sum, entry.key, entry.seq, entry.kind),
             (None, None) => sum_of(entry),
         };
