@@ -86,7 +86,11 @@ impl Incoming {
             if self.partial.is_none() {
                 match self.begin(limits) {
                     Ok(true) => {}
-                    Ok(false) => return self.inline(limits),
+                    // A loop and no recursion: there may be as many empty requests as bytes.
+                    Ok(false) => match self.inline(limits) {
+                        Some(next) => return next,
+                        None => continue,
+                    },
                     Err(next) => return next,
                 }
             }
@@ -170,34 +174,22 @@ impl Incoming {
         }
     }
 
-    /// A request that is one line of words.
-    fn inline(&mut self, limits: &RequestLimits) -> Next {
-        loop {
-            let most = LINE_BYTES_MAX.min(limits.bytes);
-            let seen = &self.buffer[..self.buffer.len().min(most)];
-            let Some(end) = seen.iter().position(|byte| *byte == b'\n') else {
-                let is_too_long = self.buffer.len() >= most;
-                return if is_too_long {
-                    Next::Broken("too big inline request")
-                } else {
-                    Next::More
-                };
-            };
-            let line = self.buffer.split_to(end + 1).freeze();
-            let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-            let words: Vec<Bytes> = words.map(|word| line.slice_ref(word)).collect();
-            if words.len() > limits.arguments {
-                return Next::TooLarge(format!("more than {} words", limits.arguments));
-            }
-            if !words.is_empty() {
-                return Next::Request(words);
-            }
-            match self.buffer.first() {
-                None => return Next::More,
-                Some(b'*') => return self.next(limits),
-                Some(_) => {}
-            }
+    /// A request that is one line of words. `None` if the line was empty.
+    fn inline(&mut self, limits: &RequestLimits) -> Option<Next> {
+        let most = LINE_BYTES_MAX.min(limits.bytes);
+        let seen = &self.buffer[..self.buffer.len().min(most)];
+        let Some(end) = seen.iter().position(|byte| *byte == b'\n') else {
+            let is_too_long = self.buffer.len() >= most;
+            let broken = Next::Broken("too big inline request");
+            return Some(if is_too_long { broken } else { Next::More });
+        };
+        let line = self.buffer.split_to(end + 1).freeze();
+        let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let words: Vec<Bytes> = words.map(|word| line.slice_ref(word)).collect();
+        if words.len() > limits.arguments {
+            return Some(Next::TooLarge(format!("more than {} words", limits.arguments)));
         }
+        (!words.is_empty()).then_some(Next::Request(words))
     }
 }
 
@@ -318,6 +310,20 @@ mod tests {
         let ping = Next::Request(vec![Bytes::from("PING")]);
         check(&mut rng, b"\r\n  GET   a\r\n\n*1\r\n$4\r\nPING\r\n", &[get, ping]);
         check(&mut rng, b"*0\r\n*-1\r\nPING\r\n", &[Next::Request(vec![Bytes::from("PING")])]);
+    }
+
+    #[test]
+    fn empty_requests_take_no_stack() {
+        let mut rng = Rng::from_env_or(5);
+        check(
+            &mut rng,
+            b"\n*0\r\n\r\n*-1\r\n\nPING\n",
+            &[Next::Request(vec![Bytes::from("PING")])],
+        );
+        let mut incoming = Incoming::default();
+        incoming.room().extend_from_slice(&b"\n*0\r\n".repeat(200_000));
+        assert_eq!(incoming.next(&LIMITS), Next::More);
+        assert_eq!(incoming.len(), 0);
     }
 
     #[test]
