@@ -210,13 +210,14 @@ impl Connection {
             Role::Primary(primary) if primary.epoch == pending.epoch => {
                 primary.db.durable(pending.seq)
             }
-            // Taken over in between. The successor has everything that was committed.
-            Role::Primary(_) | Role::Reader(_) => return Ok(()),
+            // Another connection has noticed a takeover. In a bucket the successor may be without these writes, and
+            // in a folder it may not have synced them yet.
+            Role::Primary(_) | Role::Reader(_) => return Err(Failure::TAKEN_OVER),
         };
         let Err(error) = durable.await else { return Ok(()) };
         if error.kind() != ErrorKind::Fenced {
             let text = format!(
-                "ERR the sync failed, so it is unknown whether the writes are durable: {error}"
+                "UNKNOWN the sync failed, so it is unknown whether the writes are durable: {error}"
             );
             return Err(Failure::Refused(text.into()));
         }
@@ -224,8 +225,7 @@ impl Connection {
         // A failure shows at the next command, which tries again.
         let _ =
             spawn_blocking(move || shared.node.demote().and_then(|()| shared.node.follow())).await;
-        let text = "READONLY this server was taken over by another primary, and it is unknown whether it has the last writes";
-        Err(Failure::fixed(text))
+        Err(Failure::TAKEN_OVER)
     }
 }
 
@@ -277,5 +277,47 @@ async fn send_rest(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::
     match timeout(limit, stream.write_all(out)).await {
         Ok(written) => written.map(|()| true),
         Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remote::Remote;
+
+    use super::*;
+    use crate::node::Node;
+    use crate::options::Options;
+    use crate::place::Place;
+
+    fn place(url: &str, folder: std::path::PathBuf) -> Place {
+        Place::bucket(Remote::url(url).unwrap(), Some(folder))
+    }
+
+    /// Another connection may have noticed the takeover first. That says nothing about the writes of this one.
+    #[test]
+    fn writes_that_a_takeover_may_have_lost_are_not_acknowledged() {
+        let store = tempfile::tempdir().unwrap();
+        let folders = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", store.path().display());
+        let options = Options { acknowledge: Acknowledge::Sync, ..Options::default() };
+        let limits = options.limits.of_requests();
+        let node =
+            Node::open(place(&url, folders.path().join("first")), true, None, Vec::new()).unwrap();
+        let shared = Arc::new(Shared::new(options, node, "127.0.0.1:0".parse().unwrap()));
+        let session = Some(Box::new(Session::new(1, &shared)));
+        let incoming = Incoming::default();
+        let mut connection = Connection { shared: shared.clone(), session, incoming, limits };
+        let set = ["SET", "a", "1"].map(Bytes::from);
+        let session = connection.session.as_mut().unwrap();
+        assert!(execute(&shared, session, &set, Patience::MayWait).1.is_ok());
+        let successor =
+            Node::open(place(&url, folders.path().join("second")), false, None, Vec::new())
+                .unwrap();
+        successor.promote().unwrap();
+        shared.node.demote().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let failure = runtime.block_on(connection.sync()).unwrap_err();
+        assert!(format!("{failure:?}").contains("UNKNOWN"), "{failure:?}");
+        successor.close().unwrap();
     }
 }

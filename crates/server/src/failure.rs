@@ -45,6 +45,10 @@ impl Failure {
     }
 
     pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
+    /// Writes were committed, and the next primary may be without them.
+    pub(crate) const TAKEN_OVER: Failure = Failure::fixed(
+        "UNKNOWN this server was taken over by another primary, and it is unknown whether that has the last writes",
+    );
     pub(crate) const NOT_AN_INTEGER: Failure =
         Failure::fixed("ERR value is not an integer or out of range");
 
