@@ -77,7 +77,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
             return;
         }
         connection.incoming.rest();
-        if !incomplete.set(connection.incoming.len()) {
+        // A transaction without its EXEC is a request that is not complete.
+        let waiting = connection.session.as_ref().map_or(0, |it| it.transaction_bytes);
+        if !incomplete.set(connection.incoming.len() + waiting) {
             count(&connection.shared.metrics.too_large);
             let text = b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
             let _ = stream.try_write(text);
@@ -153,7 +155,7 @@ impl Connection {
                 Next::TooLarge(what) => {
                     count(&self.shared.metrics.too_large);
                     if let Some(session) = &mut self.session {
-                        session.is_queue_broken = session.queue.is_some();
+                        session.break_queue();
                     }
                     Reply::Error(format!("LIMIT {what}").into())
                 }

@@ -16,7 +16,7 @@ use crate::node::{Primary, Role};
 use crate::reads::{Read, read};
 use crate::reply::Reply;
 use crate::scid;
-use crate::session::{Queued, Session};
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::strings;
 use crate::transactions;
@@ -34,7 +34,7 @@ pub(crate) fn execute(
     patience: Patience,
 ) -> (Option<usize>, Result<Reply, Failure>) {
     let Some(command) = find(&request[0]) else {
-        session.is_queue_broken = session.queue.is_some();
+        session.break_queue();
         let name = String::from_utf8_lossy(&request[0][..request[0].len().min(64)]).into_owned();
         let text = format!("unknown command '{name}': this server does not support it");
         return (None, Err(Failure::error(text)));
@@ -51,8 +51,8 @@ pub(crate) fn execute(
         run(shared, session, spec, &request[1..], patience)
     });
     let is_refused = matches!(outcome, Err(Failure::Refused(_)));
-    if is_refused && session.queue.is_some() && spec.verb != Verb::Multi {
-        session.is_queue_broken = true;
+    if is_refused && spec.verb != Verb::Multi {
+        session.break_queue();
     }
     (Some(command), outcome)
 }
@@ -96,14 +96,7 @@ fn queue(
     if !COMMANDS[command].is_queued() {
         return Err(Failure::error(format!("{name} is not supported in a transaction")));
     }
-    session.queue_bytes += arguments.iter().map(Bytes::len).sum::<usize>();
-    let Some(queue) = &mut session.queue else { return Err(Failure::SYNTAX) };
-    let limits = &shared.options.limits;
-    if queue.len() >= limits.transaction_commands || session.queue_bytes > limits.request_bytes {
-        return Err(Failure::fixed("LIMIT the transaction has too many commands or bytes"));
-    }
-    queue.push(Queued { command, arguments: arguments.to_vec() });
-    Ok(Reply::Simple("QUEUED"))
+    session.enqueue(&shared.options.limits, command, arguments)
 }
 
 fn run(
@@ -168,7 +161,7 @@ fn connection(
         Verb::ScidToken => session.token(arguments),
         Verb::Select => session.select(&arguments[0]),
         Verb::Unwatch => {
-            session.watched = Vec::new();
+            session.unwatch();
             Ok(Reply::OK)
         }
         Verb::Watch => transactions::watch(shared, session, arguments),

@@ -32,8 +32,8 @@ pub struct Limits {
     pub argument_bytes: usize,
     /// Bytes of a request, and of all commands of a transaction. Default: 128 MiB.
     pub request_bytes: usize,
-    /// Bytes of all requests that are not complete, above 64 KiB each; a connection that needs more gets an error and
-    /// ends. Default: 1 GiB.
+    /// Bytes of all requests that are not complete, and of transactions before their `EXEC`, above 64 KiB for each
+    /// connection; one that needs more gets an error and ends. Default: 1 GiB.
     pub incomplete_bytes: usize,
     /// Bytes of the values of a reply. Default: 128 MiB.
     pub reply_bytes: usize,

@@ -7,6 +7,7 @@ use siltstone::{Commit, SeqNo};
 
 use crate::failure::Failure;
 use crate::level::{Served, Token, Wanted, newer};
+use crate::options::Limits;
 use crate::reply::Reply;
 use crate::shared::Shared;
 use crate::users::{DEFAULT, User};
@@ -17,6 +18,21 @@ pub(crate) struct Queued {
     /// Its index in the table of commands.
     pub(crate) command: usize,
     pub(crate) arguments: Vec<Bytes>,
+}
+
+/// Bytes that an argument takes besides its own.
+const ARGUMENT_BYTES: usize = size_of::<Bytes>() + 32;
+/// The longest name of a connection.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The bytes that arguments take as long as they are kept.
+fn kept_bytes(arguments: &[Bytes]) -> usize {
+    arguments.iter().map(|argument| argument.len() + ARGUMENT_BYTES).sum()
+}
+
+/// Copies of arguments: a part of a request would keep all of it, and the requests that came with it.
+fn kept(arguments: &[Bytes]) -> impl Iterator<Item = Bytes> {
+    arguments.iter().map(|argument| Bytes::copy_from_slice(argument))
 }
 
 /// A key that must not change before `EXEC`.
@@ -46,7 +62,8 @@ pub(crate) struct Session {
     pub(crate) last: Option<Served>,
     /// The commands after `MULTI`.
     pub(crate) queue: Option<Vec<Queued>>,
-    pub(crate) queue_bytes: usize,
+    /// The memory of its commands and of the watched keys.
+    pub(crate) transaction_bytes: usize,
     /// A command after `MULTI` was refused.
     pub(crate) is_queue_broken: bool,
     pub(crate) watched: Vec<Watched>,
@@ -67,7 +84,7 @@ impl Session {
             pending: None,
             last: None,
             queue: None,
-            queue_bytes: 0,
+            transaction_bytes: 0,
             is_queue_broken: false,
             watched: Vec::new(),
             ends: false,
@@ -89,9 +106,72 @@ impl Session {
     /// Forgets the transaction.
     pub(crate) fn end_transaction(&mut self) {
         self.queue = None;
-        self.queue_bytes = 0;
         self.is_queue_broken = false;
-        self.watched = Vec::new();
+        self.unwatch();
+        self.transaction_bytes = 0;
+    }
+
+    /// Forgets the watched keys.
+    pub(crate) fn unwatch(&mut self) {
+        let watched = std::mem::take(&mut self.watched);
+        let bytes: usize = watched.iter().map(|it| kept_bytes(std::slice::from_ref(&it.key))).sum();
+        self.transaction_bytes -= bytes;
+    }
+
+    /// Refuses the transaction at its `EXEC`. Its commands are not needed any more.
+    pub(crate) fn break_queue(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        let queue = std::mem::take(queue);
+        let bytes: usize = queue.iter().map(|queued| kept_bytes(&queued.arguments)).sum();
+        self.transaction_bytes -= bytes;
+        self.is_queue_broken = true;
+    }
+
+    /// Keeps a command for `EXEC`.
+    pub(crate) fn enqueue(
+        &mut self,
+        limits: &Limits,
+        command: usize,
+        arguments: &[Bytes],
+    ) -> Result<Reply, Failure> {
+        let Some(queue) = &mut self.queue else { return Err(Failure::SYNTAX) };
+        let bytes = self.transaction_bytes + kept_bytes(arguments);
+        if queue.len() >= limits.transaction_commands || bytes > limits.request_bytes {
+            return Err(Failure::fixed("LIMIT the transaction has too many commands or bytes"));
+        }
+        self.transaction_bytes = bytes;
+        queue.push(Queued { command, arguments: kept(arguments).collect() });
+        Ok(Reply::Simple("QUEUED"))
+    }
+
+    /// Watches keys from the commit `now` on.
+    pub(crate) fn watch(
+        &mut self,
+        limits: &Limits,
+        keys: &[Bytes],
+        now: Commit,
+    ) -> Result<Reply, Failure> {
+        let bytes = self.transaction_bytes + kept_bytes(keys);
+        let count = self.watched.len() + keys.len();
+        if count > limits.transaction_commands || bytes > limits.request_bytes {
+            return Err(Failure::fixed("LIMIT the transaction watches too many keys or bytes"));
+        }
+        self.transaction_bytes = bytes;
+        self.watched.extend(kept(keys).map(|key| Watched {
+            partition: self.partition.clone(),
+            key,
+            seen: now.seq,
+            epoch: now.epoch,
+        }));
+        Ok(Reply::OK)
+    }
+
+    fn set_name(&mut self, name: &[u8]) -> Result<(), Failure> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Failure::fixed("LIMIT the name of a connection has at most 255 bytes"));
+        }
+        self.name = Bytes::copy_from_slice(name);
+        Ok(())
     }
 
     pub(crate) fn multi(&mut self) -> Result<Reply, Failure> {
@@ -170,8 +250,10 @@ impl Session {
                         AUTH <user> <pass> option can be used to authenticate the client";
             return Err(Failure::fixed(text));
         }
+        if let Some(name) = name {
+            self.set_name(&name)?;
+        }
         self.is_resp3 = is_resp3;
-        self.name = name.unwrap_or_else(|| self.name.clone());
         let role = if shared.node.is_primary() { "master" } else { "replica" };
         let pairs = [
             ("server", Reply::text("siltstone")),
@@ -191,10 +273,7 @@ impl Session {
         match (&name[..], &arguments[1..]) {
             (b"ID", []) => Ok(Reply::count(self.id)),
             (b"GETNAME", []) => Ok(Reply::Echo(self.name.clone())),
-            (b"SETNAME", [name]) => {
-                self.name = name.clone();
-                Ok(Reply::OK)
-            }
+            (b"SETNAME", [name]) => self.set_name(name).map(|()| Reply::OK),
             (b"SETINFO", [_, _]) => Ok(Reply::OK),
             (b"NO-EVICT" | b"NO-TOUCH", [_]) => Ok(Reply::OK),
             _ => {
@@ -248,4 +327,19 @@ impl Session {
 pub(crate) fn wanted(text: &[u8]) -> Result<Wanted, Failure> {
     let level = std::str::from_utf8(text).ok().and_then(Wanted::parse);
     level.ok_or(Failure::fixed("ERR a level is 1, 2, 3, 4, 5 or AUTO"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_does_not_keep_the_request() {
+        let request = Bytes::from(vec![b'k'; 100]);
+        let part = request.slice(..5);
+        let copy = kept(std::slice::from_ref(&part)).next().unwrap();
+        assert_eq!(copy, part);
+        drop(part);
+        assert!(request.is_unique());
+    }
 }

@@ -18,7 +18,7 @@ use crate::level::Asked;
 use crate::node::{Primary, Role};
 use crate::reads::{Read, read};
 use crate::reply::Reply;
-use crate::session::{Queued, Session, Watched};
+use crate::session::{Queued, Session};
 use crate::shared::Shared;
 use crate::view::{Source, View};
 
@@ -42,17 +42,7 @@ pub(crate) fn watch(
     }
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
-    if session.watched.len() + keys.len() > shared.options.limits.transaction_commands {
-        return Err(Failure::fixed("LIMIT the transaction watches too many keys"));
-    }
-    let now = primary.latest();
-    session.watched.extend(keys.iter().map(|key| Watched {
-        partition: session.partition.clone(),
-        key: key.clone(),
-        seen: now.seq,
-        epoch: now.epoch,
-    }));
-    Ok(Reply::OK)
+    session.watch(&shared.options.limits, keys, primary.latest())
 }
 
 /// `EXEC`.
