@@ -200,7 +200,10 @@ pub(crate) fn data(
         Verb::Decr => strings::add(view, &arguments[0], 1, -1),
         Verb::IncrBy => strings::add(view, &arguments[0], strings::integer(&arguments[1])?, 1),
         Verb::DecrBy => strings::add(view, &arguments[0], strings::integer(&arguments[1])?, -1),
-        Verb::Scan => Scan::parse(arguments)?.run(view, partition, &shared.cursors),
+        Verb::Scan => {
+            let most = shared.options.limits.reply_bytes;
+            Scan::parse(arguments)?.run(view, partition, &shared.cursors, most)
+        }
         Verb::DbSize => scid::size(shared, view, partition),
         Verb::Ping | Verb::Echo => echo(spec.verb, arguments),
         _ => Err(Failure::error(format!("{} is not a command on data", spec.name))),

@@ -104,12 +104,13 @@ impl Scan {
         self.count > COUNT_INLINE_MAX
     }
 
-    /// Looks at the next entries.
+    /// Looks at the next entries, until their keys have more than `bytes_max` bytes.
     pub(crate) fn run(
         &self,
         view: &View<'_>,
         partition: &str,
         cursors: &Cursors,
+        bytes_max: usize,
     ) -> Result<Reply, Failure> {
         let after = cursors.place(self.cursor, partition)?;
         let end = Reply::text("0");
@@ -123,12 +124,17 @@ impl Scan {
         }
         let mut keys = Vec::new();
         let mut last = None;
+        let mut bytes = 0;
         for _ in 0..self.count {
+            if bytes > bytes_max {
+                break;
+            }
             if !cursor.valid() || !cursor.key().starts_with(prefix) {
                 return Ok(Reply::Array(vec![end, Reply::Array(keys)]));
             }
             let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
             if is_match && view.is_there(&cursor)? {
+                bytes += cursor.key().len();
                 keys.push(Reply::Value(cursor.key_slice()));
             }
             last = Some(cursor.key_slice());

@@ -20,6 +20,7 @@ use crate::reads::{Read, read};
 use crate::reply::Reply;
 use crate::session::{Queued, Session};
 use crate::shared::Shared;
+use crate::strings::too_large;
 use crate::view::{Source, View};
 
 /// Pauses after the attempt with this number has failed.
@@ -136,7 +137,7 @@ fn replies(
 ) -> Result<Vec<Reply>, Failure> {
     let expiry = shared.expiry_of(&session.partition);
     let mut replies = Vec::with_capacity(queue.len());
-    let mut bytes = 0;
+    let mut room = Room(shared.options.limits.reply_bytes);
     for Queued { command, arguments } in queue {
         let source = match partition {
             Some(partition) => Source::Transaction(transaction, partition),
@@ -149,14 +150,21 @@ fn replies(
             Err(Failure::Fenced) => return Err(Failure::Fenced),
             Err(failure) => failure.reply(),
         };
-        bytes += reply.len();
-        let most = shared.options.limits.reply_bytes;
-        if bytes > most {
-            return Err(crate::strings::too_large(most));
-        }
+        room.take(shared, &reply)?;
         replies.push(reply);
     }
     Ok(replies)
+}
+
+/// The bytes that the values of a reply may still have.
+struct Room(usize);
+
+impl Room {
+    fn take(&mut self, shared: &Shared, reply: &Reply) -> Result<(), Failure> {
+        let left = self.0.checked_sub(reply.len());
+        self.0 = left.ok_or_else(|| too_large(shared.options.limits.reply_bytes))?;
+        Ok(())
+    }
 }
 
 /// A transaction of reads, which a reader serves at one moment.
@@ -168,11 +176,14 @@ fn read_only(shared: &Shared, session: &mut Session, queue: &[Queued]) -> Result
     let partition = session.partition.clone();
     read(shared, session, &wish, |view| {
         let mut replies = Vec::with_capacity(queue.len());
+        let mut room = Room(shared.options.limits.reply_bytes);
         for Queued { command, arguments } in queue {
-            match data(shared, &COMMANDS[*command], view, &partition, arguments) {
-                Err(Failure::Refused(text)) => replies.push(Reply::Error(text)),
-                done => replies.push(done?),
-            }
+            let reply = match data(shared, &COMMANDS[*command], view, &partition, arguments) {
+                Err(Failure::Refused(text)) => Reply::Error(text),
+                done => done?,
+            };
+            room.take(shared, &reply)?;
+            replies.push(reply);
         }
         Ok(Reply::Array(replies))
     })

@@ -58,6 +58,85 @@ fn requests_and_replies_above_a_limit_are_refused() {
 }
 
 #[test]
+fn a_page_of_a_walk_is_within_the_limit_of_a_reply() {
+    let (_folder, server) = limited(Limits { reply_bytes: 2500, ..Limits::default() });
+    let mut client = Client::new(&server);
+    let long = "k".repeat(1000);
+    for number in 0..7 {
+        assert_eq!(client.text(&format!("SET {number}{long} x")), "OK");
+    }
+    let mut cursor = "0".to_owned();
+    let mut found = Vec::new();
+    loop {
+        let Frame::Array(Some(page)) = client.run(&format!("SCAN {cursor} COUNT 100")) else {
+            panic!("no page")
+        };
+        let Frame::Array(Some(keys)) = &page[1] else { panic!("no keys") };
+        let bytes: usize = keys.iter().map(|key| text(key).len()).sum();
+        // The key that exceeds the limit is the last one.
+        assert!(bytes <= 2500 + 1001, "{bytes}");
+        found.extend(keys.iter().map(|key| text(key)[..1].to_owned()));
+        cursor = text(&page[0]);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.concat(), "0123456");
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_transaction_of_a_reader_has_the_limit_of_a_reply() {
+    let (folder, server) = limited(Limits::default());
+    let mut options = options();
+    options.limits = Limits { reply_bytes: 2500, ..Limits::default() };
+    let follower = Server::start(Place::folder(folder.path()), Role::Reader, options).unwrap();
+    check(&mut Client::new(&server), &[(&format!("SET a {}", "x".repeat(1000)), "OK")]);
+    let two = [("MULTI", "OK"), ("GET a", "QUEUED"), ("GET a", "QUEUED")];
+    let mut client = Client::new(&follower);
+    check(&mut client, &two);
+    check(&mut client, &[("EXEC", "[xxx~")]);
+    check(&mut client, &two);
+    check(&mut client, &[("GET a", "QUEUED"), ("EXEC", "-LIMIT the reply~"), ("GET a", "xxx~")]);
+    follower.stop().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn what_waits_for_exec_is_bounded() {
+    let limits = Limits {
+        request_bytes: 1 << 20,
+        argument_bytes: 1 << 20,
+        incomplete_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    let (_folder, server) = limited(limits);
+    let mut client = Client::new(&server);
+    // Also arguments without bytes take memory.
+    let mut empty = vec!["MGET"];
+    empty.resize(2000, "");
+    check(&mut client, &[("MULTI", "OK")]);
+    let refused = (0..100).position(|_| text(&client.call(&empty)).starts_with("-LIMIT"));
+    assert!(refused.is_some());
+    check(&mut client, &[("EXEC", "-EXECABORT~")]);
+    let long = "k".repeat(600 << 10);
+    check(&mut client, &[(&format!("WATCH {long}"), "OK"), (&format!("WATCH {long}"), "-LIMIT~")]);
+    check(&mut client, &[("UNWATCH", "OK"), (&format!("WATCH {long}"), "OK"), ("UNWATCH", "OK")]);
+    let name = "n".repeat(1000);
+    check(&mut client, &[(&format!("CLIENT SETNAME {name}"), "-LIMIT~")]);
+    check(&mut client, &[(&format!("HELLO 2 SETNAME {name}"), "-LIMIT~")]);
+    // A transaction counts as a request that is not complete.
+    let queued = format!("SET a {long}");
+    check(&mut client, &[("MULTI", "OK"), (&queued, "QUEUED")]);
+    let mut second = Client::new(&server);
+    check(&mut second, &[("MULTI", "OK"), (&queued, "QUEUED")]);
+    assert!(text(&second.receive().unwrap()).starts_with("-LIMIT the requests of all"));
+    assert_eq!(second.receive(), None);
+    check(&mut client, &[("EXEC", "[OK]")]);
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_client_too_many_is_refused_and_a_place_comes_back() {
     let limits = Limits { clients: 2, ..Limits::default() };
     let (_folder, server) = limited(limits);
