@@ -98,6 +98,10 @@ impl Node {
     /// Makes a reader the primary. Blocks.
     pub(crate) fn promote(&self) -> Result<Commit> {
         let _turn = self.turn.lock();
+        // A primary that was taken over, and has had no command since, is a reader.
+        if matches!(&*self.role(), Role::Primary(primary) if primary.db.is_fenced()) {
+            self.become_reader()?;
+        }
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
         self.is_promoting.store(true, Ordering::Relaxed);
@@ -112,7 +116,14 @@ impl Node {
     /// Makes a primary that was taken over a reader of its successor. Blocks.
     pub(crate) fn demote(&self) -> Result<()> {
         let _turn = self.turn.lock();
-        let Role::Primary(_) = &*self.role() else { return Ok(()) };
+        match &*self.role() {
+            Role::Primary(_) => self.become_reader(),
+            Role::Reader(_) => Ok(()),
+        }
+    }
+
+    /// The caller has the turn.
+    fn become_reader(&self) -> Result<()> {
         let reader = Reader { secondary: self.place.reader()?, partitions: ArcSwap::default() };
         self.primary_address.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));

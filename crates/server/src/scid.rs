@@ -119,7 +119,14 @@ pub(crate) fn sync(
     arguments: &[Bytes],
 ) -> Result<Reply, Failure> {
     let reached = match &*shared.node.role() {
-        Role::Primary(primary) => primary.latest(),
+        Role::Primary(primary) => {
+            let latest = primary.latest();
+            // After the look, so that the fence came after it.
+            if primary.db.is_fenced() {
+                return Err(Failure::Fenced);
+            }
+            latest
+        }
         Role::Reader(reader) if arguments.is_empty() => reader.secondary.sync(Target::Latest)?,
         Role::Reader(reader) => {
             let mut group = Vec::new();

@@ -72,6 +72,20 @@ fn a_transaction_over_a_promotion_is_refused() {
     old.stop().unwrap();
 }
 
+#[test]
+fn a_primary_that_was_taken_over_is_promoted_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = primary(folder.path());
+    let new = reader(folder.path());
+    check(&mut Client::new(&new), &[("SCID.PROMOTE", "~"), ("SET a 1", "OK")]);
+    // It has not noticed yet.
+    let mut client = Client::new(&old);
+    check(&mut client, &[("SCID.PROMOTE", "~"), ("INCR a", "2")]);
+    check(&mut Client::new(&new), &[("INCR a", "-READONLY~")]);
+    old.stop().unwrap();
+    new.stop().unwrap();
+}
+
 fn bucket(url: &str, folders: &Path, name: &str) -> Place {
     Place::bucket(Remote::url(url).unwrap(), Some(folders.join(name)))
 }
