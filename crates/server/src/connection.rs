@@ -57,10 +57,13 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
     let mut incomplete = Incomplete::new(shared.incomplete.clone());
     let mut connection =
         Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
+    // After the begin of the end: what has arrived is read and answered, and nothing is waited for.
+    let mut is_last = false;
     loop {
-        match wait(&connection.shared, &stream).await {
+        let event = if is_last { Event::Readable } else { wait(&connection.shared, &stream).await };
+        match event {
             Event::Readable => {}
-            Event::Draining => return,
+            Event::Draining => is_last = true,
             Event::Idle => {
                 count(&connection.shared.metrics.idle);
                 let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
@@ -70,7 +73,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
         match stream.try_read_buf(connection.incoming.room()) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
             Err(_) => return,
         }
         if connection.answer(&mut stream).await == Round::Ends {

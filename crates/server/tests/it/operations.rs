@@ -124,6 +124,35 @@ fn hundreds_of_connections_are_served() {
     server.stop().unwrap();
 }
 
+/// The mark is there while the server still answers, so that a proxy sends nothing more.
+#[test]
+fn a_server_that_ends_says_so_until_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.http = Some("127.0.0.1:0".to_owned());
+    let server = Server::start(Place::folder(folder.path()), Role::Primary, options).unwrap();
+    let address = server.http_address().unwrap();
+    let mut client = Client::new(&server);
+    let value = "x".repeat(16 << 20);
+    check(&mut client, &[(&format!("SET a {value}"), "OK")]);
+    assert!(get(address, "/metrics").contains("\nsiltstone_server_up 1\n"));
+    // More than the buffers of the system hold: the end waits until it is read.
+    client.send(&encoded(&["GET", "a"]));
+    client.stream().peek(&mut [0]).unwrap();
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| server.stop());
+        while get(address, "/readyz").starts_with("HTTP/1.1 200") {
+            std::thread::yield_now();
+        }
+        assert!(get(address, "/readyz").ends_with("\r\n\r\nthe server ends\n"));
+        assert!(get(address, "/healthz").starts_with("HTTP/1.1 200"));
+        assert!(get(address, "/metrics").contains("\nsiltstone_server_up 0\n"));
+        assert!(text(&client.receive().unwrap()) == value);
+        assert_eq!(client.receive(), None);
+        ending.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn what_was_received_before_the_end_is_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,9 +171,10 @@ fn what_was_received_before_the_end_is_answered() {
     while let Some(reply) = client.receive() {
         last = text(&reply).parse().unwrap();
     }
-    // Each write that was answered is there, and none after it.
+    // All of it had arrived.
+    assert_eq!(last, 500);
     let server = reader(folder.path());
-    check(&mut Client::new(&server), &[("SCID.GET n LEVEL 1", &last.to_string())]);
+    check(&mut Client::new(&server), &[("SCID.GET n LEVEL 1", "500")]);
     assert!(TcpStream::connect(address).is_err());
     server.stop().unwrap();
 }
