@@ -6,13 +6,14 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "src/",
     "crates/lsm-core/src/",
     "crates/metahive/src/",
     "crates/largeval/src/",
     "crates/remote/src/",
     "crates/secondary/src/",
+    "crates/storage/src/",
     "crates/streams/src/",
     "crates/typed/src/",
 ];

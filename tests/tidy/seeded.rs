@@ -13,7 +13,8 @@ use crate::check;
 use crate::source::{files_below, read};
 
 const FOLDER: &str = "tests/seeded";
-const CORE_LIB: &str = "crates/lsm-core/src/lib.rs";
+/// The file with the choice of a defect: a module that all crates of the engine see.
+const CHOICE: &str = "crates/storage/src/limits.rs";
 /// The number of defects that there are at least.
 const COUNT_MIN: usize = 60;
 /// The code that the copy of the engine gets.
@@ -44,7 +45,10 @@ impl SeededBug {
         if found != 1 || old.is_empty() {
             return Err(format!("{}: {:?} occurs {found} times", self.file, self.title));
         }
-        let path = if self.file.starts_with("crates/lsm-core/") { "crate" } else { "lsm_core" };
+        let path = match self.file.split('/').nth(1) {
+            Some("storage" | "lsm-core") => "crate::limits",
+            _ => "lsm_core::limits",
+        };
         let chosen = format!("{path}::seeded_bug({number})");
         let new = self.new.join("\n").replace("BUG", &chosen);
         Ok(code.replacen(&old, &new, 1))
@@ -71,7 +75,7 @@ fn parse(text: &str) -> Vec<SeededBug> {
 
 /// The files with all defects in them, by their paths, and what does not fit.
 fn with_bugs(bugs: &[SeededBug]) -> (BTreeMap<&str, String>, Vec<String>) {
-    let mut files = BTreeMap::from([(CORE_LIB, read(CORE_LIB) + CHOSEN)]);
+    let mut files = BTreeMap::from([(CHOICE, read(CHOICE) + CHOSEN)]);
     let mut misfits = Vec::new();
     for (at, bug) in bugs.iter().enumerate() {
         if bug.runs.is_empty() || !bug.new.iter().any(|line| line.contains("BUG")) {

@@ -5,7 +5,9 @@
 //!
 //! # Layers
 //!
-//! Every module belongs to a layer and imports only from its own layer and from lower ones:
+//! Every module belongs to a layer and imports only from its own layer and from lower ones. The modules `fs`, `clock`,
+//! `sweep`, `types`, `codec`, `error`, `limits` and `machine` are the crate `storage`, so that the compiler checks what
+//! they import; this crate exports them again.
 //!
 //! ```text
 //! 7  db  follow                             may import every other module
@@ -67,18 +69,12 @@
 mod batch;
 mod cache;
 pub mod changes;
-pub mod clock;
-pub mod codec;
 mod compaction;
 pub mod db;
-pub mod error;
 pub mod filters;
 pub mod follow;
-pub mod fs;
 pub mod hooks;
 mod iter;
-pub mod limits;
-mod machine;
 mod memory;
 mod memtable;
 pub mod operators;
@@ -91,13 +87,14 @@ mod shared;
 mod snapshot;
 mod sstable;
 pub mod stats;
-pub mod sweep;
-pub mod types;
 mod version;
 mod wal;
 
 pub use db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
-pub use error::{Damage, Error, ErrorKind, Result};
+use storage::machine;
+pub use storage::{
+    Damage, Error, ErrorKind, Result, clock, codec, error, fs, limits, sweep, types,
+};
 
 /// The door for this repository's own tests and measurements. No stable interface: anything here
 /// may change with any release.

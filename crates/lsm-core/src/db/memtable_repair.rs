@@ -8,7 +8,6 @@
 //! Invariant: an unknown key is not marked: the flush fails with an error, because an older value
 //! of the true key would show.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::job::JobRunner;
@@ -114,15 +113,11 @@ fn in_log(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Opti
 }
 
 fn damage_of(view: &ReadView, found: &DamagedEntry) -> Damage {
-    Damage {
-        partition: Some(view.version.name.to_string()),
-        file: PathBuf::from("memtable"),
-        offset: None,
-        key: Some(found.key.clone()),
-        keys: None,
-        level: None,
-        what: "an entry changed in memory after it was written".to_owned(),
-    }
+    let mut damage =
+        Damage::new("memtable", None, "an entry changed in memory after it was written");
+    damage.partition = Some(view.version.name.to_string());
+    damage.key = Some(found.key.clone());
+    damage
 }
 
 fn lost(view: &ReadView, found: &DamagedEntry) -> Error {

@@ -221,14 +221,11 @@ impl JobRunner {
                 FileName::new(FileKind::Sst, file, epoch).path(&self.factory.dir)
             }
         };
-        Damage {
-            partition: Some(view.version.name.to_string()),
-            file,
-            offset: fault.at.file.map(|_| fault.at.block_offset),
-            key: Some(fault.key.clone()),
-            keys: None,
-            level: fault.at.file.map(|_| fault.at.level),
-            what: fault.what.clone(),
-        }
+        let offset = fault.at.file.map(|_| fault.at.block_offset);
+        let mut damage = Damage::new(file, offset, fault.what.clone());
+        damage.partition = Some(view.version.name.to_string());
+        damage.key = Some(fault.key.clone());
+        damage.level = fault.at.file.map(|_| fault.at.level);
+        damage
     }
 }

@@ -28,7 +28,7 @@ impl Slice {
     pub const INLINE_BYTES: usize = 30;
     /// Up to this length a piece of a larger buffer is copied rather than shared, so that a small
     /// value never keeps a whole block in memory. A small part of a batch is copied too.
-    pub(crate) const COPY_BYTES_MAX: usize = 512;
+    pub const COPY_BYTES_MAX: usize = 512;
 
     /// A copy of `bytes`.
     pub fn copy_from(bytes: &[u8]) -> Slice {

@@ -126,7 +126,8 @@ impl Damage {
         }
     }
 
-    fn new(
+    /// Damage in `file` at `offset`; the other places are unknown.
+    pub fn new(
         file: impl Into<PathBuf>,
         offset: impl Into<Option<u64>>,
         what: impl Into<String>,
@@ -234,12 +235,12 @@ impl Error {
     }
 
     /// A call of a database that was closed.
-    pub(crate) fn closed() -> Self {
+    pub fn closed() -> Self {
         Self::new(ErrorKind::Closed, "the database is closed")
     }
 
     /// A write to a database that was opened read-only.
-    pub(crate) fn read_only() -> Self {
+    pub fn read_only() -> Self {
         Self::new(ErrorKind::ReadOnly, "the database was opened read-only")
     }
 

@@ -22,6 +22,7 @@ pub struct Operation {
 
 impl Operation {
     /// The same operation of a section that begins at `start` of a longer buffer.
+    #[must_use]
     pub fn moved_by(self, start: usize) -> Operation {
         let key = self.key.start + start..self.key.end + start;
         let value = self.value.start + start..self.value.end + start;

@@ -22,7 +22,7 @@ mod held;
 #[expect(unsafe_code, reason = "a store into a mapped file goes through a pointer")]
 mod map;
 mod mem;
-pub(crate) mod names;
+pub mod names;
 mod open_files;
 mod os;
 #[cfg(target_os = "linux")]
@@ -61,17 +61,17 @@ pub use copying::{Placed, copy, link_or_copy};
 #[cfg(any(test, feature = "internals"))]
 #[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
-pub(crate) use folder::FolderFs;
+pub use folder::FolderFs;
 
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use names::{RESTORING, SHIPPED_PREFIX, is_shipped_mark};
-pub(crate) use open_files::TableFile;
+pub use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile, is_out_of_handles, is_unreadable};
 pub use os::OsFs;
 pub use under_way::FilesUnderWay;
 pub use words::{MapMode, SharedWords};
 
-pub(crate) use uncached::Uncached;
+pub use uncached::Uncached;
 
 /// The treatment of the name by [`Fs::open_append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -166,7 +166,7 @@ impl Gap {
     }
 
     /// The reason why it is impossible, if it is.
-    pub(crate) fn fault(&self) -> Option<&'static str> {
+    pub fn fault(&self) -> Option<&'static str> {
         if self.from > self.to { Some("it ends before it begins") } else { None }
     }
 }

@@ -29,7 +29,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// A file system that knows which names of a folder are durable.
-pub(crate) struct FolderFs {
+pub struct FolderFs {
     fs: Arc<dyn Fs>,
     names: Mutex<Names>,
 }
@@ -57,12 +57,13 @@ impl FolderFs {
     ///
     /// # Errors
     /// Those of [`Fs::hold_dir`].
-    pub(crate) fn hold(fs: Arc<dyn Fs>, dir: &Path) -> Result<(Arc<dyn Fs>, PathBuf)> {
+    pub fn hold(fs: Arc<dyn Fs>, dir: &Path) -> Result<(Arc<dyn Fs>, PathBuf)> {
         let held = fs.hold_dir(dir)?;
         Ok((Arc::new(FolderFs::new(held.fs.unwrap_or(fs))), held.path))
     }
 
-    pub(crate) fn new(fs: Arc<dyn Fs>) -> FolderFs {
+    /// Keeps track of the names that are made through the result.
+    pub fn new(fs: Arc<dyn Fs>) -> FolderFs {
         FolderFs { fs, names: Mutex::default() }
     }
 

@@ -13,6 +13,6 @@ pub use checksum::{Checksum64, ChecksumSeed, checksum64, checksum64_seeded, chec
 pub use reader::{Malformed, Reader};
 pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint, zeroed};
 
-pub(crate) use fields::describe_fields;
-pub(crate) use reader::varint_at;
-pub(crate) use writer::{VARINT_BYTES_MAX, varint_len};
+pub use fields::describe_fields;
+pub use reader::varint_at;
+pub use writer::{VARINT_BYTES_MAX, varint_len};

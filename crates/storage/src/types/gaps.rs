@@ -82,7 +82,7 @@ impl Gaps {
     /// # Cost
     /// The first change copies the list, if others have it; each further one compares a logarithmic
     /// number of gaps.
-    pub(crate) fn add(&mut self, gap: Gap) {
+    pub fn add(&mut self, gap: Gap) {
         let Err(at) = self.place_of(&gap) else { return };
         let sorted = Arc::make_mut(self.0.get_or_insert_default());
         sorted.gaps.insert(at, Arc::new(gap));
@@ -95,7 +95,7 @@ impl Gaps {
     ///
     /// # Cost
     /// As for [`Gaps::add`].
-    pub(crate) fn remove(&mut self, gap: &Gap) -> bool {
+    pub fn remove(&mut self, gap: &Gap) -> bool {
         let Ok(at) = self.place_of(gap) else { return false };
         let sorted = Arc::make_mut(self.0.get_or_insert_default());
         sorted.gaps.remove(at);

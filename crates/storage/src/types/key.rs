@@ -288,7 +288,7 @@ pub fn first_not_below(words: &[u64], word: u64) -> usize {
 
 /// Returns `true` if the hidden entry of `owner` sorts before `next`, which sorts after `owner`.
 #[inline]
-pub(crate) fn hidden_precedes(owner: &[u8], suffix: &[u8], next: &[u8]) -> bool {
+pub fn hidden_precedes(owner: &[u8], suffix: &[u8], next: &[u8]) -> bool {
     match (next.get(owner.len()), suffix.first()) {
         // It does not begin with the owner. So it differs in an earlier byte, where it is greater.
         (None, _) => true,

@@ -28,7 +28,7 @@ pub use slice::Slice;
 pub use spans::{DeletedRange, DeletedRanges, SpanLayers, SpanPart};
 
 pub use entry_checksum::VALUE_SEED;
-pub(crate) use entry_checksum::{EntryChecksum, OperationChecksum};
-pub(crate) use key::{InternalKey, first_not_below, hidden_precedes, prefix8};
-pub(crate) use operation::Operation;
-pub(crate) use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};
+pub use entry_checksum::{EntryChecksum, OperationChecksum};
+pub use key::{InternalKey, first_not_below, hidden_precedes, prefix8};
+pub use operation::Operation;
+pub use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};
