@@ -33,10 +33,11 @@ impl Token {
     }
 }
 
-/// Returns the newer of two tokens. A later epoch continues the history of the one before.
+/// Returns the newer of two tokens. A later epoch continues the history of the one before, and none has the number 0:
+/// a reader that has seen nothing names that.
 pub(crate) fn newer(one: Option<Commit>, other: Commit) -> Option<Commit> {
     let is_newer = one.is_none_or(|one| (other.epoch, other.seq) > (one.epoch, one.seq));
-    if is_newer { Some(other) } else { one }
+    if is_newer && other.epoch > Epoch(0) { Some(other) } else { one }
 }
 
 /// The level that a read asks for.
@@ -157,6 +158,7 @@ mod tests {
         }
         assert_eq!(newer(token("3-9"), token("4-1").unwrap()), token("4-1"));
         assert_eq!(newer(token("3-9"), token("3-8").unwrap()), token("3-9"));
+        assert_eq!(newer(None, token("0-0").unwrap()), None);
     }
 
     #[test]
