@@ -8,36 +8,24 @@
 //! 1. The replies of a round are sent together, after its writes are durable, if that is asked for.
 //! 2. No request is read while replies wait to be sent: a client that does not read costs the memory of one round.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::ErrorKind;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 
 use crate::budget::Incomplete;
 use crate::commands::{COMMANDS, Verb};
 use crate::execute::execute;
 use crate::failure::{Failure, Patience};
-use crate::metrics::count;
+use crate::front::{Event, count, send};
 use crate::node::Role;
 use crate::options::Acknowledge;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
 use crate::shared::Shared;
-
-/// The event that a connection without work waits for.
-enum Event {
-    Readable,
-    Draining,
-    Idle,
-}
 
 /// The state after a round.
 #[derive(PartialEq, Eq)]
@@ -52,23 +40,20 @@ enum Round {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
-    let session = Box::new(Session::new(shared.next_id(), &shared));
+    let session = Box::new(Session::new(shared.front.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
-    let mut incomplete = Incomplete::new(shared.incomplete.clone());
+    let mut incomplete = Incomplete::new(shared.front.incomplete.clone());
     let mut connection =
         Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
     // After the begin of the end: what has arrived is read and answered, and nothing is waited for.
     let mut is_last = false;
     loop {
-        let event = if is_last { Event::Readable } else { wait(&connection.shared, &stream).await };
+        let front = &connection.shared.front;
+        let event = if is_last { Event::Readable } else { front.wait(&stream).await };
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
-            Event::Idle => {
-                count(&connection.shared.metrics.idle);
-                let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
-                return;
-            }
+            Event::Idle => return front.end_idle(&stream),
         }
         match stream.try_read_buf(connection.incoming.room()) {
             Ok(0) => return,
@@ -83,34 +68,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
         // A transaction without its EXEC is a request that is not complete.
         let waiting = connection.session.as_ref().map_or(0, |it| it.transaction_bytes);
         if !incomplete.set(connection.incoming.len() + waiting) {
-            count(&connection.shared.metrics.too_large);
-            let text = b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
-            let _ = stream.try_write(text);
-            return;
+            return connection.shared.front.end_incomplete(&stream);
         }
     }
-}
-
-/// Waits for bytes of the client, for the end of the server, or until the client was idle for too long.
-async fn wait(shared: &Shared, stream: &TcpStream) -> Event {
-    let mut draining = pin!(shared.drain().notified());
-    // Before the look at the mark, so that no notice is lost.
-    draining.as_mut().enable();
-    if shared.is_draining() {
-        return Event::Draining;
-    }
-    let mut idle = shared.options.limits.idle.map(|time| Box::pin(tokio::time::sleep(time)));
-    std::future::poll_fn(|context| {
-        if stream.poll_read_ready(context).is_ready() {
-            return Poll::Ready(Event::Readable);
-        }
-        if draining.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Event::Draining);
-        }
-        let is_idle = idle.as_mut().is_some_and(|idle| idle.as_mut().poll(context).is_ready());
-        if is_idle { Poll::Ready(Event::Idle) } else { Poll::Pending }
-    })
-    .await
 }
 
 struct Connection {
@@ -137,7 +97,7 @@ impl Connection {
             }
             let limit = self.shared.options.limits.write;
             if !out.is_empty() && !matches!(send(stream, &out, limit).await, Ok(true)) {
-                count(&self.shared.metrics.slow);
+                count(&self.shared.front.counts.slow);
                 return Round::Ends;
             }
             match round {
@@ -156,7 +116,7 @@ impl Connection {
                 Next::More => return Round::Drained,
                 Next::Request(request) => self.reply(request).await,
                 Next::TooLarge(what) => {
-                    count(&self.shared.metrics.too_large);
+                    count(&self.shared.front.counts.too_large);
                     if let Some(session) = &mut self.session {
                         session.break_queue();
                     }
@@ -264,25 +224,6 @@ fn elsewhere(
         (command, outcome) = execute(shared, &mut session, request, Patience::MayWait);
     }
     (session, command, outcome)
-}
-
-/// Sends `out`; `false` if the client did not take it in time.
-async fn send(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
-    match stream.try_write(out) {
-        Ok(sent) if sent == out.len() => Ok(true),
-        Ok(sent) => send_rest(stream, &out[sent..], limit).await,
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            send_rest(stream, out, limit).await
-        }
-        Err(error) => Err(error),
-    }
-}
-
-async fn send_rest(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
-    match timeout(limit, stream.write_all(out)).await {
-        Ok(written) => written.map(|()| true),
-        Err(_) => Ok(false),
-    }
 }
 
 #[cfg(test)]

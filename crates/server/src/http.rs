@@ -78,7 +78,7 @@ fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
 
 /// The reason why requests should go elsewhere.
 fn unready(shared: &Shared) -> Option<String> {
-    if shared.is_draining() {
+    if shared.front.is_draining() {
         return Some("the server ends\n".to_owned());
     }
     match &*shared.node.role() {

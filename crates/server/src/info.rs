@@ -19,7 +19,7 @@ pub(crate) fn info(shared: &Shared) -> Reply {
     let lines = [
         ("# Server\r\nsiltstone_version", env!("CARGO_PKG_VERSION").to_owned()),
         ("tcp_port", shared.address.port().to_string()),
-        ("# Clients\r\nconnected_clients", shared.client_count().to_string()),
+        ("# Clients\r\nconnected_clients", shared.front.client_count().to_string()),
         ("maxclients", shared.options.limits.clients.to_string()),
         ("# Stats\r\ntotal_commands_processed", shared.metrics.command_count().to_string()),
         ("# Replication\r\nrole", role.to_owned()),

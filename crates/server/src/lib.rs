@@ -5,7 +5,8 @@
 //! commands, the guarantees, the limits and the differences to Redis.
 //!
 //! ```text
-//! server      start, threads, end          connection   one connection
+//! server      start and end                connection   one connection
+//! front       connections, threads, limits
 //! request     bytes to requests            reply        replies to bytes
 //! budget      bytes of incomplete requests
 //! execute     one request                  commands     their table
@@ -42,6 +43,7 @@ mod commands;
 mod connection;
 mod execute;
 mod failure;
+mod front;
 mod http;
 mod info;
 mod keys;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::commands::COMMANDS;
+use crate::front::count;
 use crate::node::{Reader, Role};
 use crate::shared::Shared;
 
@@ -26,11 +27,6 @@ struct Counts {
 pub(crate) struct Metrics {
     commands: [Counts; COMMANDS.len()],
     levels: [AtomicU64; 5],
-    pub(crate) connections: AtomicU64,
-    pub(crate) refused_connections: AtomicU64,
-    pub(crate) too_large: AtomicU64,
-    pub(crate) idle: AtomicU64,
-    pub(crate) slow: AtomicU64,
     pub(crate) follow_failures: AtomicU64,
 }
 
@@ -39,19 +35,9 @@ impl Default for Metrics {
         Metrics {
             commands: std::array::from_fn(|_| Counts::default()),
             levels: Default::default(),
-            connections: AtomicU64::new(0),
-            refused_connections: AtomicU64::new(0),
-            too_large: AtomicU64::new(0),
-            idle: AtomicU64::new(0),
-            slow: AtomicU64::new(0),
             follow_failures: AtomicU64::new(0),
         }
     }
-}
-
-/// Adds one. Counts are read by people, so no order is needed.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 fn value(counter: &AtomicU64) -> u64 {
@@ -104,7 +90,7 @@ pub(crate) fn text(shared: &Shared) -> String {
         "up",
         "gauge",
         "Whether the server accepts requests.",
-        u8::from(!shared.is_draining()),
+        u8::from(!shared.front.is_draining()),
     );
     one(
         &mut out,
@@ -113,13 +99,14 @@ pub(crate) fn text(shared: &Shared) -> String {
         "Whether the server is the primary.",
         u8::from(shared.node.is_primary()),
     );
-    one(&mut out, "clients", "gauge", "Open connections.", shared.client_count());
+    one(&mut out, "clients", "gauge", "Open connections.", shared.front.client_count());
+    let counts = &shared.front.counts;
     let counters = [
-        ("connections_total", "Connections that were accepted.", &metrics.connections),
-        ("refused_connections_total", "Connections above the limit.", &metrics.refused_connections),
-        ("too_large_requests_total", "Requests above a limit.", &metrics.too_large),
-        ("idle_connections_total", "Connections that were idle for too long.", &metrics.idle),
-        ("slow_connections_total", "Connections that did not read their replies.", &metrics.slow),
+        ("connections_total", "Connections that were accepted.", &counts.connections),
+        ("refused_connections_total", "Connections above the limit.", &counts.refused),
+        ("too_large_requests_total", "Requests above a limit.", &counts.too_large),
+        ("idle_connections_total", "Connections that were idle for too long.", &counts.idle),
+        ("slow_connections_total", "Connections that did not read their replies.", &counts.slow),
         ("follow_failures_total", "Failed syncs of a reader.", &metrics.follow_failures),
     ];
     for (name, help, counter) in counters {

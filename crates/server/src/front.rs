@@ -1,0 +1,251 @@
+//! [`Front`]: what a server and a router have in common. Their connections, the limits of these, and the end.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use siltstone::{Error, ErrorKind, Result};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::budget::Budget;
+use crate::options::Limits;
+
+/// Threads for each core: a read from the disk blocks one.
+const THREADS_PER_CORE: usize = 4;
+
+/// Time after which the system asks whether a silent client is still there, as Redis does.
+const ALIVE: Duration = Duration::from_secs(300);
+
+/// The event that a connection without work waits for.
+pub(crate) enum Event {
+    Readable,
+    Draining,
+    Idle,
+}
+
+/// The events of connections, from the start on.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) connections: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) too_large: AtomicU64,
+    pub(crate) idle: AtomicU64,
+    pub(crate) slow: AtomicU64,
+}
+
+/// Adds one. Counts are read by people, so no order is needed.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The connections of a server or a router.
+pub(crate) struct Front {
+    pub(crate) limits: Limits,
+    pub(crate) counts: Counts,
+    pub(crate) incomplete: Arc<Budget>,
+    /// One permit for each connection.
+    clients: Arc<Semaphore>,
+    ids: AtomicU64,
+    is_draining: AtomicBool,
+    drain: Notify,
+}
+
+impl Front {
+    pub(crate) fn new(limits: Limits) -> Front {
+        Front {
+            limits,
+            counts: Counts::default(),
+            incomplete: Arc::new(Budget::new(limits.incomplete_bytes)),
+            clients: Arc::new(Semaphore::new(limits.clients)),
+            ids: AtomicU64::new(1),
+            is_draining: AtomicBool::new(false),
+            drain: Notify::new(),
+        }
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Connections that are open.
+    pub(crate) fn client_count(&self) -> usize {
+        self.limits.clients.saturating_sub(self.clients.available_permits())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// Waits for bytes of the client, for the end of the server, or until the client was idle for too long.
+    pub(crate) async fn wait(&self, stream: &TcpStream) -> Event {
+        let mut draining = pin!(self.drain.notified());
+        // Before the look at the mark, so that no notice is lost.
+        draining.as_mut().enable();
+        if self.is_draining() {
+            return Event::Draining;
+        }
+        let mut idle = self.limits.idle.map(|time| Box::pin(tokio::time::sleep(time)));
+        poll_fn(|context| {
+            if stream.poll_read_ready(context).is_ready() {
+                return Poll::Ready(Event::Readable);
+            }
+            if draining.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Event::Draining);
+            }
+            let is_idle = idle.as_mut().is_some_and(|idle| idle.as_mut().poll(context).is_ready());
+            if is_idle { Poll::Ready(Event::Idle) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// The end of a connection that was idle for too long.
+    pub(crate) fn end_idle(&self, stream: &TcpStream) {
+        count(&self.counts.idle);
+        let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
+    }
+
+    /// The end of a connection whose incomplete request is too much for all.
+    pub(crate) fn end_incomplete(&self, stream: &TcpStream) {
+        count(&self.counts.too_large);
+        let text =
+            b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
+        let _ = stream.try_write(text);
+    }
+
+    /// Ends all connections after the requests that have arrived, and then the threads.
+    pub(crate) fn end(&self, runtime: Runtime, tasks: &[JoinHandle<()>]) {
+        // Before the notice: who waits later looks here first.
+        self.is_draining.store(true, Ordering::Release);
+        self.drain.notify_waiters();
+        let all = u32::try_from(self.limits.clients).unwrap_or(u32::MAX);
+        let ended = self.clients.acquire_many(all);
+        // In vain if a client does not read; its requests were answered.
+        let _ = runtime.block_on(async { timeout(self.limits.drain, ended).await });
+        tasks.iter().for_each(JoinHandle::abort);
+        runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+/// Starts the threads of a server or a router.
+pub(crate) fn runtime(name: &str, threads: Option<usize>) -> Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads.unwrap_or(cores * THREADS_PER_CORE))
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(|error| failed("start threads", &error))
+}
+
+fn failed(deed: &str, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot {deed}: {error}"))
+}
+
+pub(crate) fn bound(runtime: &Runtime, address: &str) -> Result<TcpListener> {
+    runtime
+        .block_on(TcpListener::bind(address))
+        .map_err(|error| failed(&format!("listen at {address}"), &error))
+}
+
+pub(crate) fn local(listener: &TcpListener) -> Result<SocketAddr> {
+    listener.local_addr().map_err(|error| failed("learn the address", &error))
+}
+
+/// Waits until the process gets SIGTERM or SIGINT.
+pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
+    runtime.block_on(signal()).map_err(|error| failed("wait for signals", &error))
+}
+
+/// Accepts connections until the task is aborted.
+pub(crate) async fn accept<W: Future<Output = ()> + Send + 'static>(
+    front: Arc<Front>,
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> W,
+) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of file handles, as a rule. The connections that are open end at some time.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        if front.is_draining() {
+            return;
+        }
+        prepare(&stream);
+        let Ok(place) = front.clients.clone().try_acquire_owned() else {
+            count(&front.counts.refused);
+            // A client that does not read it sees the end of the connection.
+            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            continue;
+        };
+        count(&front.counts.connections);
+        let connection = serve(stream);
+        tokio::spawn(async move {
+            connection.await;
+            drop(place);
+        });
+    }
+}
+
+fn prepare(stream: &TcpStream) {
+    // Without these a connection is slower, or stays after its client has died; it works all the same.
+    // A small reply must not wait for the next one.
+    let _ = stream.set_nodelay(true);
+    let alive = socket2::TcpKeepalive::new().with_time(ALIVE);
+    let _ = socket2::SockRef::from(stream).set_tcp_keepalive(&alive);
+}
+
+#[cfg(unix)]
+async fn signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    std::future::poll_fn(|context| {
+        let terminated = terminate.poll_recv(context).is_ready();
+        let interrupted = interrupt.poll_recv(context).is_ready();
+        if terminated || interrupted {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+async fn signal() -> std::io::Result<()> {
+    tokio::signal::ctrl_c().await
+}
+
+/// Sends `out`; `false` if the client did not take it in time.
+pub(crate) async fn send(
+    stream: &mut TcpStream,
+    out: &[u8],
+    limit: Duration,
+) -> std::io::Result<bool> {
+    match stream.try_write(out) {
+        Ok(sent) if sent == out.len() => Ok(true),
+        Ok(sent) => send_rest(stream, &out[sent..], limit).await,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            send_rest(stream, out, limit).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn send_rest(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
+    match timeout(limit, stream.write_all(out)).await {
+        Ok(written) => written.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
