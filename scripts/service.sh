@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# usage: service.sh [--keep]        starts a primary and two readers in a temporary folder, and ends them
+# usage: service.sh [--keep]        starts a primary, two readers and a router in a temporary folder, and ends them
 #        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
+#        service.sh --hop           measures redis-benchmark on the primary and through a router, in turns
 #
 # Runs redis-cli and redis-benchmark on the servers if they are here (package redis-tools), opens as many connections as the
 # limits of the system allow, up to 10,000, and measures the memory of one. --keep leaves the servers running until Ctrl-C.
@@ -28,7 +29,7 @@ trap stop EXIT
 start() {
     local log="$folder/log.${#servers[@]}"
     : >"$log"
-    "$siltstone" serve "$@" --listen 127.0.0.1:0 2>"$log" &
+    "$siltstone" "$@" --listen 127.0.0.1:0 2>"$log" &
     server=$!
     servers+=("$server")
     for _ in $(seq 600); do
@@ -41,14 +42,16 @@ start() {
     exit 1
 }
 
-start "$folder/db"
+start serve "$folder/db"
 primary=$port
 primary_pid=$server
-start "$folder/db" --secondary
+start serve "$folder/db" --secondary
 first=$port
-start "$folder/db" --secondary --http 127.0.0.1:0
+start serve "$folder/db" --secondary --http 127.0.0.1:0
 second=$port
-echo "a primary at port $primary, readers at $first and $second"
+start route "127.0.0.1:$primary" "127.0.0.1:$first" "127.0.0.1:$second" --policy optimal
+router=$port
+echo "a primary at port $primary, readers at $first and $second, a router at $router"
 
 expect() {
     local expected="$1"
@@ -72,7 +75,12 @@ clients() {
     expect "*READONLY*" -p "$primary" set alice none
     expect owner -p "$primary" get alice
     expect owner -p "$second" scid.get alice level 1
+    expect OK -p "$router" set alice boss
+    expect boss -p "$first" get alice
+    expect boss -p "$router" scid.get alice level 1 route offloaded
     expect "*-*" -p "$primary" scid.promote
+    expect OK -p "$router" set alice admin
+    expect admin -p "$router" get alice
     echo "redis-cli: levels, refusals and promotions are as expected"
     if command -v redis-benchmark >/dev/null; then
         redis-benchmark -p "$primary" -q -n 20000 -r 10000 -t ping,set,get,incr,mset -P 8 | tr '\r' '\n' |
@@ -114,12 +122,12 @@ print(f"{most} connections: {(idle - before) / most:.2f} KiB of memory each whil
 PYTHON
 }
 
-# One line of figures, in requests a second: the least, the middle and the most of the rounds.
+# One line of figures: requests a second, and the median latency in milliseconds.
 measure() {
     local name="$1" at="$2"
     for pipeline in 1 16; do
         redis-benchmark -p "$at" -q -n "$((100000 * (pipeline == 1 ? 1 : 5)))" -r 100000 -d 100 -t set,get -P "$pipeline" --csv |
-            sed -n "s/^\"\(SET\|GET\)\",\"\([0-9.]*\)\",.*/$name,\1,$pipeline,\2/p"
+            tr -d '"' | awk -F, -v name="$name" -v pipeline="$pipeline" '/^(SET|GET),/ { print name "," $1 "," pipeline "," $2 "," $5 }'
     done
 }
 
@@ -140,6 +148,19 @@ bench() {
     done | sort
 }
 
+hop() {
+    command -v redis-benchmark >/dev/null || { echo "skipped: redis-benchmark is not here"; return; }
+    echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
+    for _ in 1 2 3; do
+        measure direct "$primary"
+        measure router "$router"
+    done | sort
+}
+
+if [[ "$mode" == --hop ]]; then
+    hop
+    exit
+fi
 if [[ "$mode" == --bench ]]; then
     bench
     exit

@@ -30,6 +30,8 @@ mod promote;
 mod read;
 mod readers;
 mod remotes;
+#[cfg(feature = "server")]
+mod route;
 mod scrub;
 mod secondary;
 #[cfg(feature = "server")]
@@ -144,6 +146,11 @@ enum Command {
     /// It runs until SIGTERM or Ctrl-C, answers what it has received, and closes the database.
     #[cfg(feature = "server")]
     Serve(Box<serve::Args>),
+    /// Passes requests on to the nodes of a database that `serve` serves
+    ///
+    /// Writes go to the primary, and each read goes to a node that can serve its level. It runs until SIGTERM or Ctrl-C.
+    #[cfg(feature = "server")]
+    Route(Box<route::Args>),
     /// Prints the commits of a database in their order, until interrupted
     ///
     /// Only durable commits are printed. A line is a change: the token to go on with, the partition, the change.
@@ -233,6 +240,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Secondary(args) => secondary::run(&args),
         #[cfg(feature = "server")]
         Command::Serve(args) => serve::run(&args),
+        #[cfg(feature = "server")]
+        Command::Route(args) => route::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::Stress(args) => stress::run(&args),

@@ -62,7 +62,7 @@ pub(crate) struct Args {
 
 /// Bounds of the server.
 #[derive(Debug, clap::Args)]
-struct LimitArgs {
+pub(crate) struct LimitArgs {
     /// Connections at one time
     #[arg(long, default_value_t = 10_000)]
     clients: usize,
@@ -93,7 +93,7 @@ fn level(text: &str) -> Result<(String, Wanted), String> {
 }
 
 impl LimitArgs {
-    fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             clients: self.clients,
             argument_bytes: self.value_bytes,

@@ -35,9 +35,7 @@ pub(crate) fn execute(
 ) -> (Option<usize>, Result<Reply, Failure>) {
     let Some(command) = find(&request[0]) else {
         session.break_queue();
-        let name = String::from_utf8_lossy(&request[0][..request[0].len().min(64)]).into_owned();
-        let text = format!("unknown command '{name}': this server does not support it");
-        return (None, Err(Failure::error(text)));
+        return (None, Err(unknown(&request[0])));
     };
     let spec = &COMMANDS[command];
     let outcome = admit(shared, session, spec, request).and_then(|()| {
@@ -57,6 +55,18 @@ pub(crate) fn execute(
     (Some(command), outcome)
 }
 
+/// The refusal of a command that is not in the table.
+pub(crate) fn unknown(name: &[u8]) -> Failure {
+    let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
+    Failure::error(format!("unknown command '{name}': this server does not support it"))
+}
+
+/// The refusal of a number of arguments.
+pub(crate) fn wrong_count(spec: &Spec) -> Failure {
+    let name = spec.name.to_ascii_lowercase();
+    Failure::error(format!("wrong number of arguments for '{name}' command"))
+}
+
 /// Checks the number of arguments, and the rights of the user.
 fn admit(
     shared: &Shared,
@@ -65,8 +75,7 @@ fn admit(
     request: &[Bytes],
 ) -> Result<(), Failure> {
     if !spec.takes(request.len()) {
-        let name = spec.name.to_ascii_lowercase();
-        return Err(Failure::error(format!("wrong number of arguments for '{name}' command")));
+        return Err(wrong_count(spec));
     }
     if matches!(spec.verb, Verb::Auth | Verb::Hello | Verb::Quit) {
         return Ok(());
@@ -170,7 +179,7 @@ fn connection(
 }
 
 /// `PING` and `ECHO`.
-fn echo(verb: Verb, arguments: &[Bytes]) -> Result<Reply, Failure> {
+pub(crate) fn echo(verb: Verb, arguments: &[Bytes]) -> Result<Reply, Failure> {
     match (verb, arguments) {
         (Verb::Ping, []) => Ok(Reply::Simple("PONG")),
         (_, [text]) => Ok(Reply::Echo(text.clone())),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! server      start and end                connection   one connection
-//! front       connections, threads, limits
+//! front       connections, threads, limits route        a router for the nodes of a cluster
 //! request     bytes to requests            reply        replies to bytes
 //! budget      bytes of incomplete requests
 //! execute     one request                  commands     their table
@@ -55,6 +55,7 @@ mod place;
 mod reads;
 mod reply;
 mod request;
+mod route;
 mod scid;
 mod server;
 mod session;
@@ -67,5 +68,6 @@ mod view;
 pub use level::Wanted;
 pub use options::{Acknowledge, Limits, Options};
 pub use place::Place;
+pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router};
 pub use server::{Role, Server};
 pub use users::Users;

@@ -27,9 +27,21 @@ pub(crate) fn get(
     arguments: &[Bytes],
     patience: Patience,
 ) -> Result<Reply, Failure> {
+    let (asked, has_attribute) = asked(&arguments[1..])?;
+    let wish = Read { asked, is_many: false, patience };
+    let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
+    // On request only: clients that are made with hiredis do not know attributes, and end the connection.
+    match session.last.filter(|_| has_attribute) {
+        Some(served) => Ok(Reply::Attributed(served.pairs(), Box::new(reply))),
+        None => Ok(reply),
+    }
+}
+
+/// Reads the options of a `SCID.GET`: its level, and whether the reply has an attribute.
+pub(crate) fn asked(options: &[Bytes]) -> Result<(Asked, bool), Failure> {
     let mut asked = Asked::default();
     let mut has_attribute = false;
-    let mut options = arguments[1..].iter();
+    let mut options = options.iter();
     while let Some(name) = options.next() {
         let name = name.to_ascii_uppercase();
         if name == b"ATTRIBUTE" {
@@ -45,13 +57,7 @@ pub(crate) fn get(
             _ => return Err(Failure::SYNTAX),
         }
     }
-    let wish = Read { asked, is_many: false, patience };
-    let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
-    // On request only: clients that are made with hiredis do not know attributes, and end the connection.
-    match session.last.filter(|_| has_attribute) {
-        Some(served) => Ok(Reply::Attributed(served.pairs(), Box::new(reply))),
-        None => Ok(reply),
-    }
+    Ok((asked, has_attribute))
 }
 
 fn natural(text: &[u8]) -> Result<u64, Failure> {

@@ -210,12 +210,7 @@ impl Session {
 
     /// `SELECT partition`: a name, or 0 for the partition `default`.
     pub(crate) fn select(&mut self, name: &[u8]) -> Result<Reply, Failure> {
-        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
-        let name = name.ok_or(Failure::fixed("ERR the name of a partition is text"))?;
-        if name.len() > siltstone::limits::PARTITION_NAME_BYTES_MAX {
-            return Err(Failure::fixed("LIMIT the name of a partition has at most 255 bytes"));
-        }
-        self.partition = Arc::from(if name == "0" { DEFAULT } else { name });
+        self.partition = partition_name(name)?;
         Ok(Reply::OK)
     }
 
@@ -321,6 +316,16 @@ impl Session {
     pub(crate) fn last(&self) -> Reply {
         self.last.map_or(Reply::Nil, |last| Reply::Map(last.pairs()))
     }
+}
+
+/// Reads the name of a partition; 0 is the partition `default`.
+pub(crate) fn partition_name(name: &[u8]) -> Result<Arc<str>, Failure> {
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
+    let name = name.ok_or(Failure::fixed("ERR the name of a partition is text"))?;
+    if name.len() > siltstone::limits::PARTITION_NAME_BYTES_MAX {
+        return Err(Failure::fixed("LIMIT the name of a partition has at most 255 bytes"));
+    }
+    Ok(Arc::from(if name == "0" { DEFAULT } else { name }))
 }
 
 /// Reads a level.

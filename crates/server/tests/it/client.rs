@@ -85,6 +85,14 @@ impl Client {
         self.call(&words)
     }
 
+    /// The replies to lines that are sent together, as text.
+    pub(crate) fn pipeline(&mut self, lines: &[&str]) -> Vec<String> {
+        let words = lines.iter().map(|line| line.split(' ').collect::<Vec<_>>());
+        let requests: Vec<Bytes> = words.map(|words| encoded(&words)).collect();
+        self.send(&requests.concat());
+        lines.iter().map(|_| text(&self.receive().unwrap())).collect()
+    }
+
     /// The reply as text, in short.
     pub(crate) fn text(&mut self, line: &str) -> String {
         text(&self.run(line))

@@ -15,7 +15,7 @@ const ATTEMPTS_MAX: u64 = 1 << 20;
 /// The order of what the clients see.
 static TIME: AtomicU64 = AtomicU64::new(1);
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     TIME.fetch_add(1, Ordering::SeqCst)
 }
 

@@ -12,3 +12,5 @@ mod model;
 mod model_state;
 mod operations;
 mod roles;
+mod route;
+mod route_linear;

@@ -1,0 +1,69 @@
+//! `route`: passes requests on to the nodes of a cluster.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use server::{Cluster, ClusterOptions, Nodes, Policy, Router};
+
+use crate::output::{Failure, note};
+use crate::serve::LimitArgs;
+
+/// Arguments of `route`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Addresses of the nodes: the primary and its readers, in any order
+    #[arg(required_unless_present = "nodes", conflicts_with = "nodes")]
+    node: Vec<String>,
+    /// File of their addresses, one a line. It is read again while the router runs; add nodes at its end
+    #[arg(long, value_name = "FILE")]
+    nodes: Option<PathBuf>,
+    /// Address of the protocol
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6400")]
+    listen: String,
+    /// Nodes of strong reads: optimal (the primary), offloaded (readers) or cost
+    #[arg(long, value_name = "POLICY", default_value = "cost", value_parser = policy)]
+    policy: Policy,
+    /// File with NAME PASSWORD, for asking the nodes for their roles; the user needs no rights
+    #[arg(long, value_name = "FILE")]
+    login: Option<PathBuf>,
+    /// Milliseconds for which a request waits for a node that can serve it
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    wait: u64,
+    /// Milliseconds after which a node without a reply counts as lost
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    reply: u64,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    Policy::parse(text).ok_or_else(|| "a policy is optimal, offloaded or cost".to_owned())
+}
+
+fn login(path: &PathBuf) -> Result<(String, String), Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
+    let mut words = text.split_whitespace().map(str::to_owned);
+    let (Some(name), Some(password)) = (words.next(), words.next()) else {
+        return Err(Failure::Usage(format!("{} has no NAME PASSWORD", path.display())));
+    };
+    Ok((name, password))
+}
+
+/// Routes until a signal.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let nodes = match &args.nodes {
+        Some(path) => Nodes::File(path.clone()),
+        None => Nodes::List(args.node.clone()),
+    };
+    let mut options = ClusterOptions::new(nodes);
+    options.policy = args.policy;
+    options.login = args.login.as_ref().map(login).transpose()?;
+    options.wait = Duration::from_millis(args.wait);
+    options.reply = Duration::from_millis(args.reply);
+    let router = Router::start(&args.listen, Cluster::new(options)?, args.limits.limits())?;
+    note(format_args!("siltstone: router at {}", router.address()));
+    router.wait_for_signal()?;
+    note("siltstone: answering what was received");
+    router.stop();
+    Ok(())
+}

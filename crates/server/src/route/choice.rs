@@ -1,0 +1,277 @@
+//! [`choose`]: the node that serves a request. The router and programs share it.
+//!
+//! It is a function of what is known about the nodes, without clock and network; two random numbers are arguments.
+//!
+//! Invariants:
+//! 1. A choice is never needed for a guarantee: each node checks the level itself, and refuses what it cannot serve.
+//! 2. A request goes to a node that is up, or to none.
+
+use std::fmt;
+
+use siltstone::Commit;
+
+/// The nodes to which reads go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Strong reads go to the primary: SCID-Optimal.
+    Optimal,
+    /// Strong reads go to readers, which catch up first: SCID-Offloaded.
+    Offloaded,
+    /// Each strong read goes where it is expected to be served first: the load of the primary against the lag of a
+    /// reader.
+    #[default]
+    Cost,
+}
+
+impl Policy {
+    /// Reads `optimal`, `offloaded` or `cost`.
+    pub fn parse(text: &str) -> Option<Policy> {
+        let all = [Policy::Optimal, Policy::Offloaded, Policy::Cost];
+        all.into_iter().find(|policy| policy.to_string().eq_ignore_ascii_case(text))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Optimal => "optimal",
+            Policy::Offloaded => "offloaded",
+            Policy::Cost => "cost",
+        })
+    }
+}
+
+/// The state that a request needs of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The primary: a write, or a transaction.
+    Write,
+    /// Everything that was acknowledged, or most of it: the levels 1 and 2, and `AUTO`.
+    Strong,
+    /// At least this commit: level 3.
+    Session(Commit),
+    /// A state of all partitions, which does not go back: level 4.
+    Prefix,
+    /// Any state: level 5.
+    Weak,
+}
+
+/// The role of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeRole {
+    Primary,
+    /// A primary that serves no level below 3: that of a bucket.
+    BucketPrimary,
+    Reader,
+}
+
+/// The knowledge about a node at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeView {
+    /// `None` while it does not answer.
+    pub(crate) role: Option<NodeRole>,
+    /// Requests that it has not answered.
+    pub(crate) load: u64,
+    /// The usual time of a request.
+    pub(crate) micros: u64,
+    /// A commit that it has.
+    pub(crate) position: Option<Commit>,
+}
+
+/// Operations that a reader applies in a microsecond while it catches up, about (`docs/secondary.md`).
+const OPERATIONS_PER_MICRO: u64 = 1;
+
+impl NodeView {
+    fn is_reader(&self) -> bool {
+        self.role == Some(NodeRole::Reader)
+    }
+
+    fn has(&self, token: Commit) -> bool {
+        self.position.is_some_and(|it| (it.epoch, it.seq) >= (token.epoch, token.seq))
+    }
+
+    /// The expected time of a request, with the time to catch up with `newest`.
+    fn cost(&self, newest: Option<Commit>) -> u64 {
+        let lacking = match (self.position, newest) {
+            _ if !self.is_reader() => 0,
+            (Some(own), Some(newest)) if own.epoch == newest.epoch => {
+                newest.seq.get().saturating_sub(own.seq.get())
+            }
+            // It does not know the newest epoch yet.
+            (_, newest) => newest.map_or(0, |newest| newest.seq.get()),
+        };
+        (self.load + 1).saturating_mul(self.micros.max(1)) + lacking / OPERATIONS_PER_MICRO
+    }
+}
+
+/// Returns the primary. An old one may not know that it was taken over: the latest epoch counts.
+pub(crate) fn primary_of(nodes: &[NodeView]) -> Option<usize> {
+    let all = nodes.iter().enumerate();
+    let primaries =
+        all.filter(|(_, it)| matches!(it.role, Some(NodeRole::Primary | NodeRole::BucketPrimary)));
+    let newest = primaries.max_by_key(|(_, it)| it.position.map(|position| position.epoch));
+    newest.map(|(at, _)| at)
+}
+
+/// Returns the node for a request; `None` if no node that is up can serve it. `last` is the node of the last read at
+/// level 4, and `random` chooses among equals.
+pub(crate) fn choose(
+    policy: Policy,
+    need: Need,
+    nodes: &[NodeView],
+    last: Option<usize>,
+    random: [usize; 2],
+) -> Option<usize> {
+    let primary = primary_of(nodes);
+    let readers: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].is_reader()).collect();
+    let reader = two(nodes, &readers, random, None);
+    match need {
+        Need::Write => primary,
+        Need::Strong => strong(policy, nodes, &readers, random),
+        Need::Session(token) => {
+            let have = readers.iter().copied().filter(|at| nodes[*at].has(token));
+            let have: Vec<usize> = have.collect();
+            let found = two(nodes, &have, random, None);
+            // A reader catches up, and the primary has it.
+            found.or_else(|| strong(policy, nodes, &readers, random)).or(primary)
+        }
+        Need::Prefix => last.filter(|at| readers.contains(at)).or(reader).or(primary),
+        Need::Weak => reader.or(primary),
+    }
+}
+
+/// The node for a read of everything.
+fn strong(
+    policy: Policy,
+    nodes: &[NodeView],
+    readers: &[usize],
+    random: [usize; 2],
+) -> Option<usize> {
+    let primary = primary_of(nodes);
+    let newest = primary.and_then(|at| nodes[at].position);
+    let primary = primary.filter(|at| nodes[*at].role == Some(NodeRole::Primary));
+    match policy {
+        Policy::Optimal => primary.or_else(|| two(nodes, readers, random, None)),
+        Policy::Offloaded => two(nodes, readers, random, None).or(primary),
+        Policy::Cost => {
+            let reader = two(nodes, readers, random, newest);
+            reader.into_iter().chain(primary).min_by_key(|at| nodes[*at].cost(newest))
+        }
+    }
+}
+
+/// The cheaper one of two random nodes: less is known of all than it seems, and all routers would take the same best one.
+fn two(
+    nodes: &[NodeView],
+    among: &[usize],
+    random: [usize; 2],
+    newest: Option<Commit>,
+) -> Option<usize> {
+    if among.is_empty() {
+        return None;
+    }
+    let first = random[0] % among.len();
+    // Another one, if there is another.
+    let second = (first + 1 + random[1] % (among.len() - 1).max(1)) % among.len();
+    // Ties go to the first, which is random.
+    [among[first], among[second]]
+        .into_iter()
+        .min_by_key(|at| if newest.is_some() { nodes[*at].cost(newest) } else { nodes[*at].load })
+}
+
+#[cfg(test)]
+mod tests {
+    use siltstone::{Epoch, SeqNo};
+
+    use super::*;
+
+    fn commit(epoch: u32, seq: u64) -> Commit {
+        Commit { epoch: Epoch(epoch), seq: SeqNo::new(seq).unwrap() }
+    }
+
+    /// `p` primary, `b` primary of a bucket, `r` reader, `-` down; then the load, the time of a request and the position.
+    fn node(role: char, load: u64, micros: u64, position: Commit) -> NodeView {
+        let role = match role {
+            'p' => Some(NodeRole::Primary),
+            'b' => Some(NodeRole::BucketPrimary),
+            'r' => Some(NodeRole::Reader),
+            _ => None,
+        };
+        NodeView { role, load, micros, position: Some(position) }
+    }
+
+    /// A name, the request, the nodes, and those that may be chosen.
+    type Case<'a> = (&'a str, Policy, Need, &'a [NodeView], &'a [usize]);
+
+    /// All nodes that are chosen with some random numbers.
+    fn chosen(policy: Policy, need: Need, nodes: &[NodeView], last: Option<usize>) -> Vec<usize> {
+        let randoms = (0..6).flat_map(|one| (0..6).map(move |other| [one, other]));
+        let found = randoms.filter_map(|random| choose(policy, need, nodes, last, random));
+        let mut found: Vec<usize> = found.collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    #[test]
+    fn each_request_goes_where_its_level_is_cheap() {
+        use Need::{Prefix, Session, Strong, Weak, Write};
+        use Policy::{Cost, Offloaded, Optimal};
+        let new = commit(2, 900);
+        let old = commit(2, 100);
+        let all = [node('p', 0, 50, new), node('r', 0, 50, new), node('r', 0, 50, old)];
+        let busy = [node('p', 99, 50, new), node('r', 3, 50, new), node('r', 1, 50, old)];
+        let late = [node('p', 9, 50, new), node('r', 0, 50, old)];
+        let alone = [node('p', 0, 50, new), node('-', 0, 50, new)];
+        let orphans = [node('-', 0, 50, new), node('r', 0, 50, new), node('r', 0, 50, old)];
+        let bucket = [node('b', 0, 50, new), node('r', 9, 50, old)];
+        let lonely_bucket = [node('b', 0, 50, new)];
+        let both = [node('p', 0, 50, commit(2, 950)), node('p', 0, 50, commit(3, 940))];
+        let all_down = [node('-', 0, 50, new)];
+        let cases: &[Case<'_>] = &[
+            ("writes go to the primary", Cost, Write, &all, &[0]),
+            ("the later epoch is the primary", Cost, Write, &both, &[1]),
+            ("a write needs a primary", Cost, Write, &orphans, &[]),
+            ("strong reads of Optimal go to it", Optimal, Strong, &all, &[0]),
+            ("and to readers without it", Optimal, Strong, &orphans, &[1, 2]),
+            ("Offloaded takes readers", Offloaded, Strong, &all, &[1, 2]),
+            ("the one with less load", Offloaded, Strong, &busy, &[2]),
+            ("and the primary without readers", Offloaded, Strong, &alone, &[0]),
+            ("an idle primary costs least", Cost, Strong, &late, &[0]),
+            ("a busy one costs more than a reader", Cost, Strong, &busy, &[1]),
+            ("the primary of a bucket has no level 1", Optimal, Strong, &bucket, &[1]),
+            ("so there is none without a reader", Cost, Strong, &lonely_bucket, &[]),
+            ("level 3 takes a reader with the token", Optimal, Session(new), &all, &[1]),
+            ("any of them", Optimal, Session(old), &all, &[1, 2]),
+            ("or the primary if none has it", Optimal, Session(commit(2, 901)), &all, &[0]),
+            ("or a reader that catches up", Offloaded, Session(commit(2, 901)), &all, &[1, 2]),
+            ("of a bucket, too", Cost, Session(new), &lonely_bucket, &[0]),
+            ("a later epoch is another history", Optimal, Session(commit(3, 1)), &all, &[0]),
+            ("level 4 takes a reader", Cost, Prefix, &all, &[1, 2]),
+            ("level 5 the less loaded of two", Cost, Weak, &busy, &[2]),
+            ("or the primary", Cost, Weak, &alone, &[0]),
+            ("nothing is up", Cost, Weak, &all_down, &[]),
+            ("there is nothing", Optimal, Strong, &[], &[]),
+        ];
+        for (case, policy, need, nodes, expected) in cases {
+            assert_eq!(chosen(*policy, *need, nodes, None), *expected, "{case}");
+        }
+        assert_eq!(chosen(Cost, Prefix, &all, Some(2)), [2], "level 4 stays at its reader");
+        assert_eq!(chosen(Cost, Prefix, &all, Some(0)), [1, 2], "which is no primary");
+    }
+
+    #[test]
+    fn of_many_readers_the_most_loaded_is_never_taken() {
+        let at = commit(1, 1);
+        let nodes: Vec<NodeView> = (0..5).map(|load| node('r', load, 50, at)).collect();
+        assert_eq!(chosen(Policy::Cost, Need::Weak, &nodes, None), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn policies_are_read_as_written() {
+        for policy in [Policy::Optimal, Policy::Offloaded, Policy::Cost] {
+            assert_eq!(Policy::parse(&policy.to_string().to_uppercase()), Some(policy));
+        }
+        assert_eq!(Policy::parse("other"), None);
+    }
+}

@@ -1,0 +1,437 @@
+//! [`Client`]: a client of a cluster, which sends each request to a node that can serve it.
+//!
+//! The router has one for each of its connections, and a program uses it without a router. It has one link to each node
+//! that it needs.
+//!
+//! Invariants:
+//! 1. A write is sent once, unless the node says that nothing was written. If the link ends before its reply, the reply
+//!    is `UNKNOWN`.
+//! 2. Requests take effect in their order: one is sent again only with all that came after it, and only if none of these
+//!    has written.
+//! 3. The session's token covers all that its client has written or seen before a read at level 3 is sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::choice::{Need, NodeRole, choose};
+use super::cluster::Cluster;
+use super::item::Item;
+use super::link::{Link, encode};
+use super::session::{Session, Transaction, Way};
+use super::sink::Sink;
+use crate::failure::Failure;
+
+/// Bytes of requests that are sent before a reply is read. More could fill the buffers of both sides, and neither would
+/// read.
+const BATCH_BYTES: usize = 32 << 10;
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A client of a cluster.
+pub struct Client {
+    cluster: Arc<Cluster>,
+    pub(crate) session: Session,
+    links: HashMap<usize, Link>,
+    random: u64,
+}
+
+/// Requests that go to one node together, with the transaction before each.
+struct Batch {
+    node: usize,
+    items: Vec<(Item, Option<Transaction>)>,
+    is_of_session: bool,
+}
+
+impl Client {
+    /// A client without links. `seed` chooses among nodes that are equal.
+    pub fn new(cluster: Arc<Cluster>, seed: u64) -> Client {
+        let session = Session::new(cluster.options.policy);
+        Client { cluster, session, links: HashMap::new(), random: seed }
+    }
+
+    /// Sends a request, and returns the bytes of its reply in the protocol of Redis.
+    pub async fn call<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Bytes {
+        let request = request.iter().map(|it| Bytes::copy_from_slice(it.as_ref())).collect();
+        let mut sink = Sink::new(None);
+        self.answer(vec![request], &mut sink).await;
+        sink.out.freeze()
+    }
+
+    /// Answers requests in their order.
+    pub(crate) async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
+        let requests = requests.into_iter().filter(|request| !request.is_empty());
+        let mut queue: VecDeque<Item> = requests.map(Item::new).collect();
+        while let Some(item) = queue.pop_front() {
+            match self.session.way(&item) {
+                None => {
+                    let reply = self.session.answer(&self.cluster, &item);
+                    reply.write(&mut sink.out, self.session.is_resp3);
+                }
+                Some(Way::Login) => self.log_in(item, &mut queue, sink).await,
+                Some(way) => self.forward(item, way, &mut queue, sink).await,
+            }
+            if self.session.ends || sink.is_broken {
+                return;
+            }
+        }
+    }
+
+    /// Makes the `EXEC` of an open transaction fail: a request of it was not taken.
+    pub(crate) async fn refuse_transaction(&mut self) {
+        if self.session.is_open() {
+            // A node refuses the transaction after a command that it does not know.
+            self.call(&["SCID.REFUSE"]).await;
+        }
+    }
+
+    fn random(&mut self) -> usize {
+        // A step of SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed >> 33) as usize
+    }
+
+    /// The node for a need.
+    fn node_for(&mut self, item: &Item, need: Need) -> Option<usize> {
+        let mut views = self.cluster.views();
+        for at in &item.avoid {
+            views[*at].role = None;
+        }
+        let random = [self.random(), self.random()];
+        let policy = item.policy.unwrap_or(self.session.policy);
+        choose(policy, need, &views, self.session.last_prefix, random)
+    }
+
+    /// As [`Client::link`], out of the map.
+    async fn take_link(&mut self, node: usize) -> io::Result<Link> {
+        self.link(node).await?;
+        self.links.remove(&node).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// The link to `node`, which connects if there is none.
+    async fn link(&mut self, node: usize) -> io::Result<&mut Link> {
+        if !self.links.contains_key(&node) {
+            let known = self.cluster.node(node).ok_or(io::ErrorKind::NotFound)?;
+            let link = Link::connect(&known.address, self.cluster.options.reply).await;
+            if link.is_err() {
+                known.doubt();
+            }
+            self.links.insert(node, link?);
+        }
+        self.links.get_mut(&node).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn lose(&mut self, node: usize) {
+        self.links.remove(&node);
+        self.session.lose(node);
+        if let Some(node) = self.cluster.node(node) {
+            node.doubt();
+        }
+    }
+
+    /// Sends `item`, and those after it that go to the same node.
+    async fn forward(
+        &mut self,
+        item: Item,
+        way: Way,
+        queue: &mut VecDeque<Item>,
+        sink: &mut Sink<'_>,
+    ) {
+        let is_of_session = item.is_of_session(self.session.level);
+        if is_of_session && !self.session.unnamed.is_empty() && !self.recover().await {
+            return self.postpone(item, queue, sink).await;
+        }
+        let node = match way {
+            Way::Need(need) => match self.node_for(&item, need) {
+                Some(node) => node,
+                None => return self.postpone(item, queue, sink).await,
+            },
+            Way::Link(node) | Way::Walk(node) => node,
+            Way::Login => return,
+        };
+        let has_link = self.links.contains_key(&node);
+        if !has_link && matches!(way, Way::Link(_)) {
+            // With the link, the node has dropped the state that the request needs.
+            self.session.lose(node);
+            self.session.last = None;
+            queue.push_front(item);
+            return;
+        }
+        if self.link(node).await.is_err() {
+            if let Way::Walk(_) = way {
+                let text = format!(
+                    "the node of this cursor, {}, is down; begin again with 0",
+                    self.address(node)
+                );
+                Failure::error(text).reply().write(&mut sink.out, false);
+                return;
+            }
+            return self.postpone(item, queue, sink).await;
+        }
+        let batch = self.gather(item, way, node, queue);
+        self.exchange(batch, queue, sink).await;
+    }
+
+    fn address(&self, node: usize) -> String {
+        self.cluster.node(node).map_or_else(|| format!("number {node}"), |it| it.address.clone())
+    }
+
+    /// Takes the requests that go to `node` with the first one.
+    fn gather(&mut self, first: Item, way: Way, node: usize, queue: &mut VecDeque<Item>) -> Batch {
+        let is_of_session = first.is_of_session(self.session.level);
+        let mut ways = vec![way, Way::Link(node)];
+        if matches!(way, Way::Need(_)) && first.policy.is_none() && !queue.is_empty() {
+            for need in [Need::Write, Need::Strong, Need::Prefix, Need::Weak] {
+                let is_here = self.node_for(&first, need) == Some(node);
+                ways.extend(is_here.then_some(Way::Need(need)));
+            }
+        }
+        let mut bytes = 0;
+        let mut items = Vec::new();
+        let mut next = Some(first);
+        while let Some(item) = next {
+            bytes += item.len();
+            let before = self.session.transaction.clone();
+            self.session.sent(&item, node);
+            items.push((item, before));
+            let is_next = queue.front().is_some_and(|item| {
+                let is_same = self.session.way(item).is_some_and(|way| ways.contains(&way));
+                // Refusals and the session are of one request at a time.
+                let is_plain = item.avoid.is_empty() && item.policy.is_none();
+                let is_plain = is_plain && item.is_of_session(self.session.level) == is_of_session;
+                is_same && is_plain && bytes + item.len() <= BATCH_BYTES
+            });
+            next = if is_next { queue.pop_front() } else { None };
+        }
+        Batch { node, items, is_of_session }
+    }
+
+    /// Sends a batch, and writes its replies.
+    async fn exchange(&mut self, batch: Batch, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
+        let Some(node) = self.cluster.node(batch.node) else { return };
+        let running = node.begin(batch.items.len() as u64, self.cluster.now());
+        let mut replies = Vec::with_capacity(batch.items.len());
+        let done = self.converse(&batch, &node.address, &mut replies, sink).await;
+        if done.is_ok() {
+            running.answered(self.cluster.now());
+        }
+        let repeated = first_to_repeat(&batch.items, &replies);
+        for (at, (mut item, before)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
+            match replies.get(at) {
+                None => {
+                    item.lost_at = Some(node.address.clone());
+                    self.session.transaction = before;
+                }
+                Some(reply) if is_refusal(&item, reply) => {
+                    item.refused = Some(reply.clone());
+                    if item.is_change() {
+                        node.doubt();
+                    } else {
+                        item.avoid.push(batch.node);
+                    }
+                }
+                Some(_) => {}
+            }
+            queue.push_front(item);
+        }
+        if done.is_err() {
+            self.lose(batch.node);
+        }
+        replies.truncate(repeated);
+        replies.iter().for_each(|reply| sink.out.extend_from_slice(reply));
+        if sink.is_full(0) {
+            sink.flush().await;
+        }
+    }
+
+    /// Sends requests, and reads their replies as far as they come.
+    async fn converse(
+        &mut self,
+        batch: &Batch,
+        address: &str,
+        replies: &mut Vec<Bytes>,
+        sink: &mut Sink<'_>,
+    ) -> io::Result<()> {
+        let node = batch.node;
+        let session = &mut self.session;
+        let link = self.links.get_mut(&node).ok_or(io::ErrorKind::NotConnected)?;
+        let mut bytes = BytesMut::new();
+        // Between MULTI and EXEC each command is one of the transaction.
+        let was_open = batch.items[0].1.as_ref().is_some_and(|it| it.is_open);
+        let greetings = match was_open {
+            true => 0,
+            false => session.greet(&mut link.greeted, batch.is_of_session, &mut bytes),
+        };
+        batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
+        let has_token = !session.is_open();
+        if has_token {
+            encode(&["SCID.TOKEN"], &mut bytes);
+        }
+        if !session.unnamed.contains(&node) {
+            session.unnamed.push(node);
+        }
+        link.send(&bytes).await?;
+        for _ in 0..greetings {
+            link.reply().await?;
+        }
+        let mut waiting = 0;
+        for (item, _) in &batch.items {
+            let reply = link.reply().await?;
+            if item.is_read() && !reply.starts_with(b"-") {
+                session.last = Some(node);
+                if item.need(session.level, session.token).is_ok_and(|it| it == Need::Prefix) {
+                    session.last_prefix = Some(node);
+                }
+            }
+            waiting += reply.len();
+            replies.push(named(address, item.reply(node, reply)));
+            // Large ones are not kept for what may come after them.
+            if sink.is_full(waiting) && first_to_repeat(&batch.items, replies) == replies.len() {
+                replies.iter().for_each(|reply| sink.out.extend_from_slice(reply));
+                replies.iter_mut().for_each(|reply| *reply = Bytes::new());
+                sink.flush().await;
+                waiting = 0;
+            }
+        }
+        if has_token {
+            // The token of the node, and not that of the session, which may be of another node.
+            link.greeted.token = session.note_token(&link.reply().await?);
+            session.unnamed.retain(|it| *it != node);
+        }
+        Ok(())
+    }
+
+    /// Learns a commit that covers all that the client has written or seen, from a node that has everything.
+    async fn recover(&mut self) -> bool {
+        let item = Item::new(vec![Bytes::from_static(b"SCID.SYNC")]);
+        let Some(node) = self.node_for(&item, Need::Strong) else { return false };
+        let Ok(mut link) = self.take_link(node).await else { return false };
+        let mut bytes = BytesMut::new();
+        let greetings = self.session.greet(&mut link.greeted, false, &mut bytes);
+        encode(&item.request, &mut bytes);
+        let synced = async {
+            link.send(&bytes).await?;
+            for _ in 0..greetings {
+                link.reply().await?;
+            }
+            link.reply().await
+        };
+        let Ok(reply) = synced.await else {
+            self.lose(node);
+            return false;
+        };
+        self.links.insert(node, link);
+        let is_named = !reply.starts_with(b"-");
+        if is_named {
+            self.session.note_token(&reply);
+            self.session.unnamed.clear();
+        }
+        is_named
+    }
+
+    /// `AUTH` and `HELLO`: one node checks them, and the links of the others are made again.
+    async fn log_in(&mut self, item: Item, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
+        let Some(node) = self.node_for(&item, Need::Weak) else {
+            return self.postpone(item, queue, sink).await;
+        };
+        let called = match self.link(node).await {
+            Ok(link) => link.call(&item.request).await,
+            Err(error) => Err(error),
+        };
+        let Ok(reply) = called else {
+            self.lose(node);
+            return self.postpone(item, queue, sink).await;
+        };
+        if !reply.starts_with(b"-") {
+            self.links.retain(|at, _| *at == node);
+            if let Some(transaction) =
+                self.session.transaction.as_mut().filter(|it| it.node != node)
+            {
+                transaction.is_lost = true;
+            }
+            self.session.logged_in(&item);
+            if let Some(link) = self.links.get_mut(&node) {
+                link.greeted.has_login = true;
+                link.greeted.is_resp3 = self.session.is_resp3;
+            }
+        }
+        sink.out.extend_from_slice(&reply);
+    }
+
+    /// Tries a request again after all nodes were asked, or refuses it after the longest wait.
+    async fn postpone(&mut self, mut item: Item, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
+        let now = self.cluster.now();
+        let until = *item.until.get_or_insert(now.saturating_add(self.cluster.options.wait));
+        if now >= until {
+            match &item.refused {
+                Some(reply) => sink.out.extend_from_slice(reply),
+                None => self.no_node(&item).reply().write(&mut sink.out, self.session.is_resp3),
+            }
+            return;
+        }
+        self.cluster.ask().await;
+        item.avoid.clear();
+        if item.refused.is_some() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        queue.push_front(item);
+    }
+
+    /// The refusal of a request that no node can serve.
+    fn no_node(&self, item: &Item) -> Failure {
+        let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
+        let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
+        let nodes = nodes.map(|(node, view)| match view.role {
+            None => format!("{} is down", node.address),
+            Some(NodeRole::Reader) => format!("{} is a reader", node.address),
+            Some(_) => format!("{} is a primary", node.address),
+        });
+        let nodes: Vec<String> = nodes.collect();
+        Failure::Refused(format!("NOTYET no {kind}: {}", nodes.join(", ")).into())
+    }
+}
+
+/// Returns whether a node has refused a request that another node may serve. Nothing was done.
+fn is_refusal(item: &Item, reply: &[u8]) -> bool {
+    let words: &[&str] =
+        if item.is_change() { &["-READONLY "] } else { &["-NOTYET ", "-UNSUPPORTED ", "-CLOSED "] };
+    words.iter().any(|word| reply.starts_with(word.as_bytes()))
+}
+
+/// The first request of a batch that is sent again, with those after it.
+fn first_to_repeat(items: &[(Item, Option<Transaction>)], replies: &[Bytes]) -> usize {
+    let refused = replies.iter().zip(items).position(|(reply, (item, before))| {
+        // The end of a transaction is for its client to repeat.
+        before.is_none() && (item.is_change() || item.is_read()) && is_refusal(item, reply)
+    });
+    let Some(first) = refused else { return replies.len() };
+    let has_effect = items.iter().enumerate().skip(first).any(|(at, (item, _))| {
+        let is_refused = replies.get(at).is_some_and(|reply| is_refusal(item, reply));
+        !(item.is_read() || item.is_change() && is_refused)
+    });
+    if has_effect { replies.len() } else { first }
+}
+
+/// An error of a node names it, unless the request is to blame.
+fn named(address: &str, reply: Bytes) -> Bytes {
+    const OF_NODES: [&str; 8] = [
+        "-READONLY",
+        "-NOTYET",
+        "-SESSIONLOST",
+        "-UNSUPPORTED",
+        "-UNKNOWN",
+        "-CORRUPTION",
+        "-NOSPACE",
+        "-CLOSED",
+    ];
+    match reply.strip_suffix(b"\r\n") {
+        Some(text) if OF_NODES.iter().any(|word| text.starts_with(word.as_bytes())) => {
+            [text, format!(" (node {address})\r\n").as_bytes()].concat().into()
+        }
+        _ => reply,
+    }
+}

@@ -1,0 +1,319 @@
+//! [`Cluster`]: the nodes that requests go to, and what is known about them.
+//!
+//! Nodes are asked for their role and position in turns, and what requests experience counts at once. Nothing that is
+//! known here is a guarantee: see [`choose`](super::choice::choose).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use siltstone::clock::{Clock, SystemClock};
+use siltstone::fs::{Fs, OsFs};
+use siltstone::{Commit, Error, ErrorKind, Result};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::choice::{NodeRole, NodeView, Policy, primary_of};
+use super::link::Link;
+use crate::level::Token;
+use crate::reply::Reply;
+
+/// Time between two questions to all nodes.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// The longest time for an answer to one.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The usual time of a request counts each one by this part.
+const SMOOTHING: u64 = 8;
+
+/// The nodes of a cluster.
+#[derive(Clone, Debug)]
+pub enum Nodes {
+    /// These addresses.
+    List(Vec<String>),
+    /// The lines of a file, which is read again while the router runs. New nodes are best added at its end.
+    File(PathBuf),
+}
+
+/// The options of a [`Cluster`].
+#[derive(Clone)]
+pub struct ClusterOptions {
+    /// The addresses of the nodes: the primary and its readers, in any order.
+    pub nodes: Nodes,
+    /// The nodes of reads that name no policy. Default: [`Policy::Cost`].
+    pub policy: Policy,
+    /// Name and password with which nodes are asked for their role; no rights are needed. Default: none.
+    pub login: Option<(String, String)>,
+    /// The longest that a request waits for a node that can serve it. Default: 5 s.
+    pub wait: Duration,
+    /// The longest that a node takes for a reply; from then on it counts as lost. Default: 10 s.
+    pub reply: Duration,
+    /// The clock for these times, and for the times of requests.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl ClusterOptions {
+    /// The defaults, for these nodes.
+    pub fn new(nodes: Nodes) -> ClusterOptions {
+        ClusterOptions {
+            nodes,
+            policy: Policy::default(),
+            login: None,
+            wait: Duration::from_secs(5),
+            reply: Duration::from_secs(10),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}
+
+/// The answer of a node to the last question.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    role: Option<NodeRole>,
+    position: Option<Commit>,
+}
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) address: String,
+    // Both relaxed: hints for a choice.
+    load: AtomicU64,
+    micros: AtomicU64,
+    known: Mutex<Known>,
+    /// The connection of the questions.
+    link: tokio::sync::Mutex<Option<Link>>,
+}
+
+impl Node {
+    fn new(address: String) -> Node {
+        Node {
+            address,
+            load: AtomicU64::new(0),
+            micros: AtomicU64::new(0),
+            known: Mutex::default(),
+            link: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    fn view(&self) -> NodeView {
+        let known = *self.known.lock();
+        NodeView {
+            role: known.role,
+            load: self.load.load(Ordering::Relaxed),
+            micros: self.micros.load(Ordering::Relaxed),
+            position: known.position,
+        }
+    }
+
+    /// Notes that it does not answer, or is not what it was. It gets requests again after the next question.
+    pub(crate) fn doubt(&self) {
+        self.known.lock().role = None;
+    }
+
+    /// Counts `requests` until the end of what is returned.
+    pub(crate) fn begin(self: &Arc<Node>, requests: u64, now: Duration) -> Running {
+        self.load.fetch_add(requests, Ordering::Relaxed);
+        Running { node: self.clone(), requests, begun: now }
+    }
+
+    async fn ask(&self, login: Option<&(String, String)>) {
+        let mut kept = self.link.lock().await;
+        let asked = timeout(ANSWER, async {
+            let link = match kept.as_mut() {
+                Some(link) => link,
+                None => kept.insert(Link::connect(&self.address, ANSWER).await?),
+            };
+            if let Some((name, password)) = login.filter(|_| !link.greeted.has_login) {
+                link.call(&["AUTH", name, password]).await?;
+                link.greeted.has_login = true;
+            }
+            link.call(&["INFO"]).await
+        });
+        let known = match asked.await {
+            Ok(Ok(info)) => known(&info),
+            Ok(Err(_)) | Err(_) => Known::default(),
+        };
+        if known.role.is_none() {
+            *kept = None;
+        }
+        *self.known.lock() = known;
+    }
+}
+
+fn line_of<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+    lines.find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// Reads the reply to `INFO`.
+fn known(info: &[u8]) -> Known {
+    let text = String::from_utf8_lossy(info);
+    let role = match (line_of(&text, "role"), line_of(&text, "scid_bucket")) {
+        (Some("master"), Some("1")) => Some(NodeRole::BucketPrimary),
+        (Some("master"), _) => Some(NodeRole::Primary),
+        (Some("slave"), _) => Some(NodeRole::Reader),
+        _ => None,
+    };
+    let position = line_of(&text, "scid_token").and_then(|it| Token::parse(it.as_bytes()).ok());
+    Known { role, position: position.map(|token| token.0) }
+}
+
+/// Requests that a node has not answered.
+pub(crate) struct Running {
+    node: Arc<Node>,
+    requests: u64,
+    begun: Duration,
+}
+
+impl Running {
+    /// Notes that all were answered.
+    pub(crate) fn answered(self, now: Duration) {
+        let took = now.saturating_sub(self.begun).as_micros() as u64 / self.requests.max(1);
+        let usual = self.node.micros.load(Ordering::Relaxed);
+        // A lost update of another thread is one sample less.
+        let next = if usual == 0 { took } else { (usual * (SMOOTHING - 1) + took) / SMOOTHING };
+        self.node.micros.store(next.max(1), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.node.load.fetch_sub(self.requests, Ordering::Relaxed);
+    }
+}
+
+/// The longest list of nodes.
+const LIST_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a list of nodes.
+fn read(path: &Path) -> Result<String> {
+    let file = OsFs.open_read(path)?;
+    let mut bytes = vec![0; file.len()?.min(LIST_BYTES_MAX) as usize];
+    let len = file.read_at(0, &mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes[..len.min(bytes.len())]).into_owned())
+}
+
+/// The nodes that requests go to.
+pub struct Cluster {
+    pub(crate) options: ClusterOptions,
+    /// At their places, which never change: the cursors of walks have them.
+    nodes: ArcSwap<Vec<Arc<Node>>>,
+    /// Rounds of questions, and the turn of one.
+    rounds: AtomicU64,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Cluster {
+    /// Reads the list of nodes.
+    ///
+    /// # Errors
+    /// Those of the read of the file; [`ErrorKind::InvalidArgument`] if it names no node.
+    pub fn new(options: ClusterOptions) -> Result<Cluster> {
+        let cluster = Cluster {
+            options,
+            nodes: ArcSwap::default(),
+            rounds: AtomicU64::new(0),
+            turn: tokio::sync::Mutex::new(()),
+        };
+        cluster.reload()?;
+        if cluster.nodes.load().is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a router needs a node"));
+        }
+        Ok(cluster)
+    }
+
+    /// Adds the nodes that are new in the file. Those that are gone stay, and count as down once they are.
+    fn reload(&self) -> Result<()> {
+        let addresses = match &self.options.nodes {
+            Nodes::List(addresses) => addresses.clone(),
+            Nodes::File(path) => {
+                let text = read(path)?;
+                let lines = text.lines().map(str::trim);
+                let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+                lines.map(str::to_owned).collect()
+            }
+        };
+        let old = self.nodes.load();
+        let mut nodes = Vec::clone(&old);
+        for address in addresses {
+            if nodes.iter().all(|node| node.address != address) {
+                nodes.push(Arc::new(Node::new(address)));
+            }
+        }
+        if nodes.len() > old.len() {
+            self.nodes.store(Arc::new(nodes));
+        }
+        Ok(())
+    }
+
+    /// Asks the nodes in turns, until the task is aborted.
+    pub async fn watch(self: Arc<Cluster>) {
+        loop {
+            // A file that cannot be read for a moment changes nothing.
+            let _ = self.reload();
+            self.ask().await;
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// Asks all nodes for their roles and positions.
+    pub(crate) async fn ask(&self) {
+        let seen = self.rounds.load(Ordering::Acquire);
+        let _turn = self.turn.lock().await;
+        // Another one has asked meanwhile.
+        if self.rounds.load(Ordering::Acquire) != seen {
+            return;
+        }
+        let mut asked = JoinSet::new();
+        for node in self.nodes() {
+            let login = self.options.login.clone();
+            asked.spawn(async move { node.ask(login.as_ref()).await });
+        }
+        asked.join_all().await;
+        self.rounds.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        Vec::clone(&self.nodes.load())
+    }
+
+    pub(crate) fn node(&self, at: usize) -> Option<Arc<Node>> {
+        self.nodes.load().get(at).cloned()
+    }
+
+    pub(crate) fn views(&self) -> Vec<NodeView> {
+        self.nodes.load().iter().map(|node| node.view()).collect()
+    }
+
+    /// The time by the clock of the cluster.
+    pub(crate) fn now(&self) -> Duration {
+        self.options.clock.now()
+    }
+
+    /// `SCID.NODES`: the nodes with their roles, loads and positions.
+    pub(crate) fn described(&self) -> Reply {
+        let views = self.views();
+        let primary = primary_of(&views);
+        let described = self.nodes().into_iter().zip(&views).enumerate();
+        let described = described.map(|(at, (node, view))| {
+            let role = match view.role {
+                None => "down",
+                Some(NodeRole::Reader) => "reader",
+                Some(_) if primary == Some(at) => "primary",
+                Some(_) => "taken over",
+            };
+            let position =
+                view.position.map_or(Reply::Nil, |it| Reply::text(Token(it).to_string()));
+            Reply::Map(vec![
+                (Reply::text("address"), Reply::text(node.address.clone())),
+                (Reply::text("role"), Reply::text(role)),
+                (Reply::text("requests"), Reply::count(view.load)),
+                (Reply::text("microseconds"), Reply::count(view.micros)),
+                (Reply::text("token"), position),
+            ])
+        });
+        Reply::Array(described.collect())
+    }
+}

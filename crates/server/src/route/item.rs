@@ -1,0 +1,195 @@
+//! [`Item`]: a request on its way, and what the router reads in it.
+//!
+//! Only the name, the level and the cursor of a walk are read. Everything else is the node's.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use siltstone::Commit;
+use siltstone::secondary::Level;
+
+use super::choice::{Need, Policy};
+use super::link::{encode, text_of};
+use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
+use crate::failure::Failure;
+use crate::level::{Asked, Wanted};
+use crate::scid;
+
+/// A cursor of a walk has the place of its node in its lowest bits.
+const NODES_MAX: u64 = 1 << 10;
+
+/// A request on its way.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) request: Vec<Bytes>,
+    pub(crate) spec: Option<&'static Spec>,
+    /// The policy and the level that the request names.
+    pub(crate) policy: Option<Policy>,
+    pub(crate) asked: Asked,
+    /// The node of the cursor of a walk.
+    pub(crate) walk: Option<usize>,
+    /// The node to which it was sent, and which has not answered: its outcome is unknown.
+    pub(crate) lost_at: Option<String>,
+    /// Nodes that have refused it, and the last refusal.
+    pub(crate) avoid: Vec<usize>,
+    pub(crate) refused: Option<Bytes>,
+    /// The end of the attempts.
+    pub(crate) until: Option<Duration>,
+}
+
+impl Item {
+    pub(crate) fn new(request: Vec<Bytes>) -> Item {
+        let spec = find(&request[0]).map(|at| &COMMANDS[at]);
+        let mut item = Item {
+            request,
+            spec,
+            policy: None,
+            asked: Asked::default(),
+            walk: None,
+            lost_at: None,
+            avoid: Vec::new(),
+            refused: None,
+            until: None,
+        };
+        match item.verb() {
+            Some(Verb::ScidGet) => item.read_options(),
+            Some(Verb::Scan) => item.read_cursor(),
+            _ => {}
+        }
+        item
+    }
+
+    /// Its bytes on the way, about.
+    pub(crate) fn len(&self) -> usize {
+        self.request.iter().map(|argument| argument.len() + 16).sum()
+    }
+
+    pub(crate) fn verb(&self) -> Option<Verb> {
+        self.spec.map(|spec| spec.verb)
+    }
+
+    /// Returns whether it changes data, outside of a transaction.
+    pub(crate) fn is_change(&self) -> bool {
+        self.spec.is_some_and(|spec| spec.kind == Kind::Change)
+    }
+
+    /// Returns whether it reads data.
+    pub(crate) fn is_read(&self) -> bool {
+        self.spec.is_some_and(|spec| matches!(spec.kind, Kind::Read | Kind::ReadMany))
+    }
+
+    /// `ROUTE policy` is of the router, and the node does not see it.
+    fn read_options(&mut self) {
+        let options = self.request.iter().skip(2).position(|it| it.eq_ignore_ascii_case(b"ROUTE"));
+        if let Some(at) = options.map(|at| at + 2) {
+            let policy = self.request.get(at + 1).and_then(|it| std::str::from_utf8(it).ok());
+            self.policy = policy.and_then(Policy::parse);
+            // A policy that does not exist is refused by the node, as an option that it does not know.
+            if self.policy.is_some() {
+                self.request.drain(at..at + 2);
+            }
+        }
+        // The node reports what is wrong.
+        let options = self.request.get(2..).unwrap_or_default();
+        self.asked = scid::asked(options).map(|(asked, _)| asked).unwrap_or_default();
+    }
+
+    fn read_cursor(&mut self) {
+        let cursor = self.request.get(1).and_then(|it| std::str::from_utf8(it).ok());
+        let Some(cursor) = cursor.and_then(|it| it.parse::<u64>().ok()).filter(|it| *it > 0) else {
+            return;
+        };
+        self.walk = Some((cursor % NODES_MAX) as usize);
+        self.request[1] = (cursor / NODES_MAX).to_string().into();
+    }
+
+    /// The need of a read; `level` and `token` are those of the session.
+    pub(crate) fn need(
+        &self,
+        level: Option<Wanted>,
+        token: Option<Commit>,
+    ) -> Result<Need, Failure> {
+        let (level, _) = self.asked.level(level.unwrap_or(Wanted::Auto), token)?;
+        Ok(match level {
+            Level::Session(token) => Need::Session(token),
+            Level::Prefix => Need::Prefix,
+            Level::Strong | Level::Bounded { .. } => Need::Strong,
+            _ => Need::Weak,
+        })
+    }
+
+    /// Returns whether it depends on the token of the session.
+    pub(crate) fn is_of_session(&self, level: Option<Wanted>) -> bool {
+        let is_third = self.asked.level.or(level) == Some(Wanted::Number(3));
+        self.is_read() && self.asked.token.is_none() && is_third
+    }
+
+    /// The reply for the client: a cursor gets the place of its node.
+    pub(crate) fn reply(&self, node: usize, reply: Bytes) -> Bytes {
+        if self.verb() != Some(Verb::Scan) || !reply.starts_with(b"*2\r\n$") {
+            return reply;
+        }
+        let cursor = text_of(&reply[4..]);
+        let number = std::str::from_utf8(cursor).ok().and_then(|it| it.parse::<u64>().ok());
+        let Some(number) = number.filter(|number| *number > 0) else { return reply };
+        let Some(placed) = number.checked_mul(NODES_MAX) else { return reply };
+        let mut header = BytesMut::new();
+        let cursor_end = 4 + format!("${}\r\n{number}\r\n", cursor.len()).len();
+        encode(&[(placed + node as u64 % NODES_MAX).to_string()], &mut header);
+        // Of an array of two items, not of one.
+        let mut out = BytesMut::from(&b"*2\r\n"[..]);
+        out.extend_from_slice(&header[4..]);
+        out.extend_from_slice(&reply[cursor_end..]);
+        out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::level::Token;
+
+    fn item(line: &str) -> Item {
+        Item::new(line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect())
+    }
+
+    #[test]
+    fn a_request_names_its_level_and_policy() {
+        let token = Token::parse(b"2-7").ok().map(|token| token.0);
+        let third = Some(Wanted::Number(3));
+        for (line, level, expected, policy) in [
+            ("GET a", None, Need::Strong, None),
+            ("GET a", Some(Wanted::Number(5)), Need::Weak, None),
+            ("MGET a b", third, Need::Session(token.unwrap()), None),
+            ("SCID.GET a LEVEL 4", third, Need::Prefix, None),
+            ("SCID.GET a MAXLAG 5", third, Need::Strong, None),
+            (
+                "SCID.GET a route Optimal TOKEN 2-7",
+                None,
+                Need::Session(token.unwrap()),
+                Some(Policy::Optimal),
+            ),
+            ("SCID.GET a LEVEL 1 ROUTE offloaded", None, Need::Strong, Some(Policy::Offloaded)),
+        ] {
+            let item = item(line);
+            assert_eq!(item.need(level, token).unwrap(), expected, "{line}");
+            assert_eq!(item.policy, policy, "{line}");
+            assert!(!item.request.iter().any(|it| it.eq_ignore_ascii_case(b"route")), "{line}");
+        }
+        // The node refuses it.
+        assert_eq!(item("SCID.GET a ROUTE other").request.len(), 4);
+    }
+
+    #[test]
+    fn a_cursor_names_its_node() {
+        let first = item("SCAN 0 COUNT 5");
+        assert_eq!(first.walk, None);
+        let reply = first.reply(3, Bytes::from("*2\r\n$2\r\n17\r\n*1\r\n$1\r\na\r\n"));
+        assert_eq!(reply, Bytes::from("*2\r\n$5\r\n17411\r\n*1\r\n$1\r\na\r\n"));
+        let second = item("SCAN 17411 COUNT 5");
+        assert_eq!((second.walk, &second.request[1][..]), (Some(3), &b"17"[..]));
+        for same in ["*2\r\n$1\r\n0\r\n*0\r\n", "-ERR a\r\n"] {
+            assert_eq!(first.reply(3, Bytes::from(same)), Bytes::from(same));
+        }
+    }
+}

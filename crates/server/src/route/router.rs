@@ -1,0 +1,157 @@
+//! [`Router`]: a server that passes requests on to the nodes of a cluster.
+//!
+//! It keeps no data and no state but that of its connections, so any number of routers may run.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use siltstone::Result;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use super::client::Client;
+use super::cluster::Cluster;
+use super::sink::{Connection, Sink};
+use crate::budget::Incomplete;
+use crate::front::{self, Event, Front, count};
+use crate::options::Limits;
+use crate::reply::Reply;
+use crate::request::{Incoming, Next};
+
+/// A running router. Dropping it ends it as [`Router::stop`] does.
+pub struct Router {
+    front: Arc<Front>,
+    address: SocketAddr,
+    tasks: Vec<JoinHandle<()>>,
+    runtime: Option<Runtime>,
+}
+
+impl Router {
+    /// Serves at the address `listen`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if the address is taken.
+    pub fn start(listen: &str, cluster: Cluster, limits: Limits) -> Result<Router> {
+        let runtime = front::runtime("siltstone-route", None)?;
+        let listener = front::bound(&runtime, listen)?;
+        let address = front::local(&listener)?;
+        let front = Arc::new(Front::new(limits));
+        let cluster = Arc::new(cluster);
+        let accepting = front::accept(front.clone(), listener, {
+            let front = front.clone();
+            let cluster = cluster.clone();
+            move |stream| serve(front.clone(), cluster.clone(), stream)
+        });
+        let tasks = vec![runtime.spawn(accepting), runtime.spawn(cluster.watch())];
+        Ok(Router { front, address, tasks, runtime: Some(runtime) })
+    }
+
+    /// The address of the protocol.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until the process gets SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if the signals cannot be received.
+    pub fn wait_for_signal(&self) -> Result<()> {
+        self.runtime.as_ref().map_or(Ok(()), front::wait_for_signal)
+    }
+
+    /// Ends the router: it answers the requests that have arrived, and closes the connections.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            self.front.end(runtime, &self.tasks);
+        }
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Serves a connection to its end.
+async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: TcpStream) {
+    let mut client = Client::new(cluster, front.next_id());
+    let mut incoming = Incoming::default();
+    let mut incomplete = Incomplete::new(front.incomplete.clone());
+    let mut is_last = false;
+    loop {
+        let event = if is_last { Event::Readable } else { front.wait(&stream).await };
+        match event {
+            Event::Readable => {}
+            Event::Draining => is_last = true,
+            Event::Idle => return front.end_idle(&stream),
+        }
+        match stream.try_read_buf(incoming.room()) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
+            Err(_) => return,
+        }
+        if !answer(&front, &mut client, &mut incoming, &mut stream).await {
+            return;
+        }
+        incoming.rest();
+        if !incomplete.set(incoming.len()) {
+            return front.end_incomplete(&stream);
+        }
+    }
+}
+
+/// Answers all requests that are complete; `false` at the end of the connection.
+async fn answer(
+    front: &Front,
+    client: &mut Client,
+    incoming: &mut Incoming,
+    stream: &mut TcpStream,
+) -> bool {
+    let limits = front.limits.of_requests();
+    loop {
+        let connection =
+            Connection { stream, most: front.limits.output_bytes, limit: front.limits.write };
+        let mut sink = Sink::new(Some(connection));
+        let mut requests: Vec<Vec<Bytes>> = Vec::new();
+        let mut next = Next::More;
+        while requests.len() < front.limits.pipeline {
+            next = incoming.next(&limits);
+            match next {
+                Next::Request(request) => requests.push(request),
+                _ => break,
+            }
+            next = Next::Request(Vec::new());
+        }
+        client.answer(requests, &mut sink).await;
+        match &next {
+            Next::TooLarge(what) => {
+                count(&front.counts.too_large);
+                client.refuse_transaction().await;
+                Reply::Error(format!("LIMIT {what}").into()).write(&mut sink.out, false);
+            }
+            Next::Broken(what) => {
+                Reply::Error(format!("ERR Protocol error: {what}").into())
+                    .write(&mut sink.out, false);
+            }
+            Next::More | Next::Request(_) => {}
+        }
+        sink.flush().await;
+        if sink.is_broken {
+            count(&front.counts.slow);
+        }
+        if sink.is_broken || client.session.ends || matches!(next, Next::Broken(_)) {
+            return false;
+        }
+        if matches!(next, Next::More) {
+            return true;
+        }
+    }
+}
