@@ -101,6 +101,10 @@ fn a_pipeline_keeps_its_order_over_nodes() {
         let counted = (number + 1).to_string();
         assert_eq!(replies, ["OK", &number_text, &number_text, &counted]);
     }
+    // More than the buffers of the router and of the system.
+    assert_eq!(client.text(&format!("SET large {}", "x".repeat(1 << 20))), "OK");
+    let gets = vec!["GET large"; 40];
+    assert!(client.pipeline(&gets).iter().all(|value| value.len() == 1 << 20));
     router.stop();
 }
 
@@ -197,15 +201,15 @@ fn serve(
 }
 
 /// The answers of every node: its role, and a token.
-fn usual(role: &str, words: &[String]) -> Option<Vec<u8>> {
-    Some(match words[0].as_str() {
+fn usual(role: &str, words: &[String]) -> Vec<u8> {
+    match words[0].as_str() {
         "INFO" => {
             let info = format!("role:{role}\r\nscid_token:1-5\r\n");
             format!("${}\r\n{info}\r\n", info.len()).into_bytes()
         }
         "SCID.TOKEN" | "SCID.SYNC" => b"$3\r\n1-5\r\n".to_vec(),
         _ => b"+OK\r\n".to_vec(),
-    })
+    }
 }
 
 #[test]
@@ -214,7 +218,7 @@ fn a_write_whose_outcome_is_unknown_is_not_sent_again() {
     let seen = writes.clone();
     let address = node(move |words| {
         if words[0] != "SET" && words[0] != "EXEC" {
-            return usual("master", words);
+            return Some(usual("master", words));
         }
         seen.fetch_add(1, Ordering::SeqCst);
         None
@@ -252,7 +256,7 @@ fn a_transaction_whose_node_is_lost_is_refused() {
             "GET" if counter.fetch_add(1, Ordering::SeqCst) < 2 => return None,
             _ => {}
         }
-        usual("master", words)
+        Some(usual("master", words))
     });
     let router = routed(vec![address], Policy::Cost);
     let mut client = Client::at(router.address());
@@ -284,12 +288,12 @@ fn reads_go_to_another_node_and_writes_to_the_new_primary() {
     let first = node(move |words| match words[0].as_str() {
         "GET" => Some(b"-NOTYET wait\r\n".to_vec()),
         "SCID.GET" => None,
-        "INFO" if refusals.load(Ordering::SeqCst) > 0 => usual("slave", words),
+        "INFO" if refusals.load(Ordering::SeqCst) > 0 => Some(usual("slave", words)),
         "SET" => {
             refusals.fetch_add(1, Ordering::SeqCst);
             Some(b"-READONLY this server is a reader\r\n".to_vec())
         }
-        _ => usual("master", words),
+        _ => Some(usual("master", words)),
     });
     let second = node(|words| match words[0].as_str() {
         "GET" | "SCID.GET" => Some(b"$1\r\n2\r\n".to_vec()),
@@ -297,7 +301,7 @@ fn reads_go_to_another_node_and_writes_to_the_new_primary() {
             let info = "role:master\r\nscid_token:0-5\r\n";
             Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes())
         }
-        _ => usual("slave", words),
+        _ => Some(usual("slave", words)),
     });
     let router = routed(vec![first, second], Policy::Optimal);
     let mut client = Client::at(router.address());
@@ -307,7 +311,7 @@ fn reads_go_to_another_node_and_writes_to_the_new_primary() {
     let refusing = node(|words| match words[0].as_str() {
         "GET" => Some(b"-NOTYET wait\r\n".to_vec()),
         "SCID.GET" => None,
-        _ => usual("slave", words),
+        _ => Some(usual("slave", words)),
     });
     let router = routed(vec![refusing, second], Policy::Offloaded);
     let mut client = Client::at(router.address());
@@ -363,4 +367,66 @@ fn a_program_chooses_nodes_as_the_router_does() {
         assert_eq!(client.call(&["SET", "a", "1"]).await, "+OK\r\n");
         assert_eq!(client.call(&["SCID.GET", "a", "LEVEL", "3"]).await, "$1\r\n1\r\n");
     });
+}
+
+#[test]
+fn a_session_whose_commit_was_not_named_syncs_before_it_reads() {
+    // It is lost before it names the commit of the write that it has acknowledged.
+    let first = node(|words| match words[0].as_str() {
+        "SCID.TOKEN" => None,
+        _ => Some(usual("master", words)),
+    });
+    let syncs = AtomicU64::new(0);
+    let second = node(move |words| match words[0].as_str() {
+        "SCID.SYNC" => {
+            syncs.fetch_add(1, Ordering::SeqCst);
+            Some(b"$3\r\n1-9\r\n".to_vec())
+        }
+        "SCID.GET" => Some(format!("${}\r\n{}\r\n", 1, syncs.load(Ordering::SeqCst)).into_bytes()),
+        _ => Some(usual("slave", words)),
+    });
+    let router = routed(vec![first, second], Policy::Offloaded);
+    let mut client = Client::at(router.address());
+    check(&mut client, &[("SET a 1", "OK"), ("SCID.GET a LEVEL 3", "1"), ("SCID.TOKEN", "1-9")]);
+    // Now it is known.
+    check(&mut client, &[("SCID.GET a LEVEL 3", "1")]);
+    router.stop();
+}
+
+#[test]
+fn a_refused_write_is_not_sent_again_after_a_later_one() {
+    let writes = Arc::new(AtomicU64::new(0));
+    let seen = writes.clone();
+    let address = node(move |words| match words[0].as_str() {
+        "SET" if seen.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Some(b"-READONLY this server is becoming the primary\r\n".to_vec())
+        }
+        _ => Some(usual("master", words)),
+    });
+    let router = routed(vec![address], Policy::Cost);
+    let mut client = Client::at(router.address());
+    let replies = client.pipeline(&["SET a 1", "SET a 2"]);
+    // Otherwise 1 would be the last value.
+    assert!(replies[0].starts_with("-READONLY") && replies[1] == "OK", "{replies:?}");
+    assert_eq!(writes.load(Ordering::SeqCst), 2);
+    router.stop();
+}
+
+#[test]
+fn a_node_that_hangs_is_left() {
+    let hanging = node(|words| match words[0].as_str() {
+        "GET" => loop {
+            std::thread::park();
+        },
+        _ => Some(usual("slave", words)),
+    });
+    let other = node(|words| Some(usual("slave", words)));
+    let addresses = vec![hanging.to_string(), other.to_string()];
+    let mut options = ClusterOptions::new(Nodes::List(addresses));
+    options.reply = Duration::from_millis(50);
+    let router =
+        Router::start("127.0.0.1:0", Cluster::new(options).unwrap(), Limits::default()).unwrap();
+    let mut client = Client::at(router.address());
+    (0..8).for_each(|_| check(&mut client, &[("GET a", "OK")]));
+    router.stop();
 }
