@@ -5,22 +5,46 @@
 //! 2. No connection keeps a handle of the database between two commands: an old role ends with the last command on it.
 //! 3. A read of a primary counts only if the primary was not fenced after the read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
-use siltstone::secondary::{Secondary, SecondaryPartition, Target};
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
 use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Partition, PartitionOptions, Result};
 use siltstone::{TimeUnit, TtlFilter, TtlRule};
 
 use crate::failure::Failure;
 use crate::place::{OpenPrimary, Place};
 
-/// The partition in which a primary notes its address, and its key.
+/// The partition in which a primary notes its address, its key, and the begin of the keys for partitions with expiry.
 const NOTES: &str = "scid";
 const ADDRESS: &str = "primary";
+const EXPIRES: &str = "expires/";
+
+/// The partitions whose values begin with the time of their expiry: those of the options and of the notes of all
+/// primaries. A server that does not know one would take the time for a part of the value.
+#[derive(Default)]
+struct Expiring(ArcSwap<HashSet<String>>);
+
+impl Expiring {
+    fn has(&self, name: &str) -> bool {
+        self.0.load().contains(name)
+    }
+
+    /// Adds the partition of a note.
+    fn add(&self, key: &[u8]) {
+        let name = key.strip_prefix(EXPIRES.as_bytes()).and_then(|it| std::str::from_utf8(it).ok());
+        let Some(name) = name.filter(|name| !self.has(name)) else { return };
+        self.0.rcu(|old| {
+            let mut new = HashSet::clone(old);
+            new.insert(name.to_owned());
+            new
+        });
+    }
+}
 
 /// A primary: it reads and writes.
 pub(crate) struct Primary {
@@ -37,6 +61,7 @@ pub(crate) struct Primary {
 pub(crate) struct Reader {
     pub(crate) secondary: Secondary,
     partitions: ArcSwap<HashMap<String, SecondaryPartition>>,
+    expiring: Arc<Expiring>,
 }
 
 /// The role of a server. It changes by a promotion, and when another one takes the database over.
@@ -52,8 +77,7 @@ pub(crate) struct Node {
     /// The address that a primary notes, and the last one that a reader has found.
     own_address: Option<String>,
     primary_address: ArcSwapOption<String>,
-    /// Partitions whose values begin with the time of their expiry.
-    expiring: Vec<String>,
+    expiring: Arc<Expiring>,
     /// One change of the role at a time.
     turn: Mutex<()>,
     is_promoting: AtomicBool,
@@ -67,10 +91,13 @@ impl Node {
         address: Option<String>,
         expiring: Vec<String>,
     ) -> Result<Node> {
+        let known = Arc::new(Expiring::default());
+        known.0.store(Arc::new(expiring.into_iter().collect()));
+        let expiring = known;
         let role = if is_primary {
             Role::Primary(begin(place.primary()?, address.as_deref(), &expiring)?)
         } else {
-            Role::Reader(Reader { secondary: place.reader()?, partitions: ArcSwap::default() })
+            Role::Reader(Reader::new(place.reader()?, &expiring))
         };
         Ok(Node {
             role: ArcSwap::from_pointee(role),
@@ -92,7 +119,7 @@ impl Node {
     }
 
     pub(crate) fn expires(&self, partition: &str) -> bool {
-        self.expiring.iter().any(|name| name == partition)
+        self.expiring.has(partition)
     }
 
     /// Makes a reader the primary. Blocks.
@@ -124,7 +151,7 @@ impl Node {
 
     /// The caller has the turn.
     fn become_reader(&self) -> Result<()> {
-        let reader = Reader { secondary: self.place.reader()?, partitions: ArcSwap::default() };
+        let reader = Reader::new(self.place.reader()?, &self.expiring);
         self.primary_address.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));
         Ok(())
@@ -147,6 +174,7 @@ impl Node {
             Role::Primary(_) => Ok(()),
             Role::Reader(reader) => {
                 reader.secondary.sync(Target::Latest)?;
+                reader.learn()?;
                 let address =
                     reader.secondary.partition(NOTES).and_then(|notes| notes.get(ADDRESS));
                 let address =
@@ -184,18 +212,25 @@ impl Node {
 }
 
 /// Begins to serve an open database as its primary.
-fn begin(open: OpenPrimary, address: Option<&str>, expiring: &[String]) -> Result<Primary> {
+fn begin(open: OpenPrimary, address: Option<&str>, expiring: &Expiring) -> Result<Primary> {
     let OpenPrimary { db, shipping } = open;
-    for name in expiring {
+    let notes = db.partition(NOTES)?;
+    for entry in notes.prefix(EXPIRES) {
+        expiring.add(&entry?.0);
+    }
+    for name in &**expiring.0.load() {
+        // Before the first value with a time.
+        let note = format!("{EXPIRES}{name}");
+        if notes.get(&note)?.is_none() {
+            notes.put_with(&note, "", Durability::Sync)?;
+        }
         let rule = TtlRule::in_value(0).unit(TimeUnit::Millis);
         let options = PartitionOptions::new().filter(Arc::new(TtlFilter::stored(&rule)));
         db.partition_with(name, options)?;
     }
-    if let Some(address) = address {
-        let notes = db.partition(NOTES)?;
-        if notes.get(ADDRESS)?.as_deref() != Some(address.as_bytes()) {
-            notes.put_with(ADDRESS, address, Durability::Sync)?;
-        }
+    let noted = notes.get(ADDRESS)?;
+    if let Some(address) = address.filter(|it| noted.as_deref() != Some(it.as_bytes())) {
+        notes.put_with(ADDRESS, address, Durability::Sync)?;
     }
     let epoch = db.transaction().commit(Durability::Os)?.epoch;
     let partitions = ArcSwap::default();
@@ -241,12 +276,34 @@ impl Primary {
 }
 
 impl Reader {
+    fn new(secondary: Secondary, expiring: &Arc<Expiring>) -> Reader {
+        Reader { secondary, partitions: ArcSwap::default(), expiring: expiring.clone() }
+    }
+
+    /// Learns which partitions have expiry.
+    fn learn(&self) -> Result<()> {
+        let notes = match self.secondary.partition(NOTES) {
+            Err(error) if error.kind() == ErrorKind::PartitionNotFound => return Ok(()),
+            notes => notes?,
+        };
+        // The newest that is there. A partition that is known may be older than its note.
+        let newest = ReadOptions::new(Level::Strong).wait(Duration::ZERO).on_unmet(OnUnmet::Weaker);
+        for entry in notes.read(&newest)?.prefix(EXPIRES) {
+            self.expiring.add(&entry?.0);
+        }
+        Ok(())
+    }
+
     /// Returns the partition; `None` if the primary has made none.
     pub(crate) fn partition(&self, name: &str) -> Result<Option<SecondaryPartition>> {
         if let Some(found) = self.partitions.load().get(name) {
             return Ok(Some(found.clone()));
         }
-        found(self.secondary.partition(name), name, &self.partitions)
+        let opened = self.secondary.partition(name);
+        if opened.is_ok() {
+            self.learn()?;
+        }
+        found(opened, name, &self.partitions)
     }
 }
 

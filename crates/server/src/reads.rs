@@ -97,8 +97,10 @@ fn of_reader(
     let wait = if may_wait { shared.options.wait } else { Duration::ZERO };
     let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
     let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
+    let known = reader.partition(&session.partition)?;
+    // After it: a reader learns of the expiry with the partition.
     let expiry = shared.expiry_of(&session.partition);
-    let Some(partition) = reader.partition(&session.partition)? else {
+    let Some(partition) = known else {
         let reply = work(&mut View { source: Source::Nothing, expiry })?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
         return Ok((reply, Served { level: number_of(level), as_of, is_primary: false }));

@@ -45,6 +45,28 @@ fn a_reader_names_the_primary_and_is_promoted_while_its_connections_stay() {
     new.stop().unwrap();
 }
 
+/// The primary alone was given the option.
+#[test]
+fn a_reader_and_the_next_primary_know_which_entries_expire() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.expiring = vec!["sessions".to_owned()];
+    let old = Server::start(Place::folder(folder.path()), Role::Primary, options).unwrap();
+    let new = reader(folder.path());
+    let mut client = Client::new(&new);
+    check(&mut client, &[("SELECT sessions", "OK"), ("SCID.GET a LEVEL 1", "nil")]);
+    let timed = "SET a admin EX 1000";
+    check(&mut Client::new(&old), &[("SELECT sessions", "OK"), (timed, "OK"), ("GET a", "admin")]);
+    check(&mut client, &[("GET a", "admin"), ("SCID.PROMOTE", "~"), ("GET a", "admin")]);
+    check(&mut client, &[("SET b author EX 1000", "OK"), ("GET b", "author"), ("STRLEN b", "6")]);
+    old.stop().unwrap();
+    new.stop().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SELECT sessions", "OK"), ("GET a", "admin"), ("GET b", "author")]);
+    server.stop().unwrap();
+}
+
 #[test]
 fn a_transaction_over_a_promotion_is_refused() {
     let folder = tempfile::tempdir().unwrap();
