@@ -1,5 +1,7 @@
 //! Merge operators: operands are folded by reads, flushes and compactions, and all readers see the same value.
 
+mod large;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,8 +11,8 @@ use siltstone::metahive::ScrubOptions;
 use siltstone::operators::{AppendOperator, IntegerOperator, MergeOperator};
 use siltstone::secondary::{Level, Secondary};
 use siltstone::{
-    Builder, Db, Durability, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition,
-    PartitionOptions, Readable, Result,
+    Builder, Db, Durability, Error, ErrorKind, MetaHiveOptions, Partition, PartitionOptions,
+    Readable, Result,
 };
 
 use crate::filled::{open, pair, small};
@@ -328,34 +330,6 @@ fn a_transaction_reads_its_own_merges_and_a_merge_is_no_read() {
     assert_eq!(locked.get_for_update(&p, "a").unwrap().as_deref(), Some(&b"0,9,1,M,L"[..]));
     locked.commit(Durability::Os).unwrap();
     assert_eq!(p.get("a").unwrap().as_deref(), Some(&b"0,9,1,M,L"[..]));
-}
-
-#[test]
-fn operands_are_folded_into_large_values_by_compactions() {
-    let fs = MemFs::new();
-    let db = open(&fs);
-    let large = LargeValueOptions::default().threshold_bytes(256);
-    let p = db.partition_with("p", list().large_values(large)).unwrap();
-    let base = "b".repeat(300);
-    p.put("large", &base).unwrap();
-    p.merge("large", "1").unwrap();
-    p.merge("grown", "g".repeat(160)).unwrap();
-    p.merge("grown", "g".repeat(160)).unwrap();
-    let expected =
-        of(&[("grown", &format!("{0},{0}", "g".repeat(160))), ("large", &format!("{base},1"))]);
-    check(&p, &expected);
-    db.flush().unwrap();
-    check(&p, &expected);
-    p.compact(..).unwrap();
-    check(&p, &expected);
-    db.wait_idle().unwrap();
-    assert_eq!(live_operands(&p), 0);
-    let space = p.space().unwrap();
-    assert!(p.stat_blob("grown").unwrap().is_some_and(|it| it.len == 321), "{space:?}");
-    let mut read = String::new();
-    std::io::Read::read_to_string(&mut p.open_blob("large").unwrap().unwrap(), &mut read).unwrap();
-    assert_eq!(read, format!("{base},1"));
-    assert!(db.verify(Default::default()).unwrap().is_sound());
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! a large value, in a compaction                                    the same
 //! nothing: no older version is kept, and none may lie deeper        the value that they make by themselves
 //! an older version that a snapshot keeps; or one deeper in the tree one operand
-//! a large value, in a flush; a damaged record                       one operand, and the entry below it
+//! a large value, in a flush or unreadable; a damaged record         one operand, and the entry below it
 //! ```
 //!
 //! Operands that cannot be folded, because the operator returns an error or its code is missing, are written as they
@@ -22,7 +22,7 @@
 
 use super::Writing;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Entry, JobKind};
+use crate::hooks::{AttachedStore, Entry, JobKind};
 use crate::limits::FOLDED_LARGE_VALUE_BYTES_MAX;
 use crate::types::{EntryKind, SeqNo};
 
@@ -179,12 +179,14 @@ impl Writing<'_, '_> {
         let Some(store) = store.filter(|_| self.stages.kind == JobKind::Compaction) else {
             return Ok(None);
         };
-        let len = store.call("value", |store| Ok(store.value(entry.value)?.len()))?;
-        if len > FOLDED_LARGE_VALUE_BYTES_MAX && !self.outputs.is_values_only() {
-            return Ok(None);
+        let is_extract = self.outputs.is_values_only();
+        let bytes_max = if is_extract { u64::MAX } else { FOLDED_LARGE_VALUE_BYTES_MAX };
+        match read_up_to(store, entry.value, bytes_max) {
+            Err(error) if is_extract => Err(error.at_key(entry.key)),
+            // Reads of the key return the error. A failed job would keep the tables around it from being merged.
+            Err(_) => Ok(None),
+            read => read,
         }
-        let read = store.read(entry.value).map_err(|error| error.at_key(entry.key))?;
-        Ok(Some(read))
     }
 
     /// Writes held operands above `base`; returns `true` if that is folded into them.
@@ -243,4 +245,10 @@ impl Writing<'_, '_> {
             }
         }
     }
+}
+
+/// The value of a handle, if it is not longer than `bytes_max`.
+fn read_up_to(store: &AttachedStore, handle: &[u8], bytes_max: u64) -> Result<Option<Vec<u8>>> {
+    let len = store.call("value", |store| Ok(store.value(handle)?.len()))?;
+    if len > bytes_max { Ok(None) } else { store.read(handle).map(Some) }
 }
