@@ -98,7 +98,7 @@ fn index(folder: &Path) -> Result<()> {
             Ok(Some(item)) => item,
             Ok(None) => continue,
             Err(error) if error.kind() == ErrorKind::TooOld => {
-                // A real indexer reads all documents of a durable snapshot here, and goes on with its number.
+                // A real indexer reads all documents here, and goes on as docs/changes.md says.
                 return Err(error);
             }
             Err(error) => return Err(error),

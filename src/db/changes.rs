@@ -12,7 +12,8 @@ impl Db {
     /// Returns the commits after the token `from`, whole and in their order: first those that are in the log, then
     /// those that are made from now on. The token is the sequence number of the last commit that was seen
     /// ([`Changes::token`]), or that of a snapshot whose commits are durable; [`SeqNo::ZERO`] begins with the first
-    /// commit of the database.
+    /// commit of the database. Store [`Changes::token`], also at the beginning: the number of a snapshot may be that of
+    /// a write to a partition without a log, which a power cut takes.
     ///
     /// A commit appears when it is durable, so a power cut takes back nothing that was seen. Each appears once. What
     /// the log lacks (ingested tables, partitions without a log) appears as

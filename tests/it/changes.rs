@@ -1,9 +1,11 @@
 //! Following the changes: order, filters, what the log lacks, how far it reaches back, crashes, secondaries. The
 //! random histories are in `model`.
 
+mod kill;
+mod wait;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::changes::{Changes, FeedItem, KeyChange};
@@ -27,6 +29,11 @@ fn builder(fs: &MemFs, retained: u64) -> Builder {
 }
 
 /// One line for each change: the key with its value, `-` before a deleted one.
+/// The changes after a token.
+fn lines_after(db: &Db, token: u64) -> Vec<String> {
+    lines(&mut db.changes(SeqNo::new(token).unwrap()).unwrap())
+}
+
 fn lines(changes: &mut Changes) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some(changed) = changes.try_next().unwrap() {
@@ -260,6 +267,58 @@ fn numbers_that_the_log_lacks_are_no_silent_gap() {
     assert_eq!(lines(&mut changes), ["unlogged 7 7"]);
 }
 
+/// A run of the writer that logs nothing leaves numbers that no segment has.
+#[test]
+fn a_run_that_logs_nothing_makes_no_token_too_old() {
+    let fs = MemFs::new();
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    db.partition("p").unwrap().put_with("a", "1", Durability::Sync).unwrap();
+    db.close().unwrap();
+    for round in 0..3 {
+        let db = builder(&fs, u64::MAX).open().unwrap();
+        if round != 1 {
+            db.partition("p").unwrap().bulk_load([("c", "3")]).unwrap();
+        }
+        if round == 0 { drop(db) } else { db.close().unwrap() }
+    }
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    assert_eq!(lines_after(&db, 0), ["1 p:a=1", "unlogged 2 3"]);
+    assert_eq!(lines_after(&db, 2), ["unlogged 3 3"]);
+    assert_eq!(lines_after(&db, 3), [""; 0]);
+    let p = db.partition("p").unwrap();
+    p.bulk_load([("d", "4")]).unwrap();
+    p.put_with("b", "2", Durability::Sync).unwrap();
+    db.close().unwrap();
+    drop(p);
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    let lines = lines(&mut db.changes(SeqNo::ZERO).unwrap());
+    assert_eq!(lines, ["1 p:a=1", "unlogged 2 3", "unlogged 4 4", "5 p:b=2"]);
+}
+
+/// A power cut takes the number of a write that is in no log, and another commit gets it.
+#[test]
+fn the_token_of_a_snapshot_names_nothing_that_a_power_cut_takes() {
+    let fs = MemFs::new();
+    let db = builder(&fs, 0).open().unwrap();
+    let p = db.partition("p").unwrap();
+    let unlogged = db.partition_with("u", PartitionOptions::new().logged(false)).unwrap();
+    p.put("a", "1").unwrap();
+    unlogged.put("x", "1").unwrap();
+    let snapshot = db.snapshot();
+    db.wait_durable(snapshot.seq()).unwrap();
+    let mut changes = db.changes(snapshot.seq()).unwrap();
+    assert_eq!(lines(&mut changes), [""; 0]);
+    let token = changes.token();
+    let fs = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    let cut = builder(&fs, 0).open().unwrap();
+    cut.partition("p").unwrap().put_with("b", "2", Durability::Sync).unwrap();
+    assert_eq!(lines(&mut cut.changes(token).unwrap()), ["2 p:b=2"]);
+    // Without a cut it goes on after the snapshot.
+    p.put_with("c", "3", Durability::Sync).unwrap();
+    assert_eq!(lines(&mut changes), ["3 p:c=3"]);
+    assert_eq!(changes.token().get(), 3);
+}
+
 #[test]
 fn large_values_are_read_on_demand_and_their_loss_is_said() {
     let fs = MemFs::new();
@@ -371,96 +430,4 @@ fn a_secondary_has_the_same_changes_as_its_primary() {
     promoted.partition("p").unwrap().put_with("y", "2", Durability::Sync).unwrap();
     settle(&promoted);
     assert_eq!(lines(&mut followed), ["61 p:x=1", "62 p:y=2"]);
-}
-
-#[test]
-fn a_wait_ends_with_the_commit_or_with_the_time() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path()).unwrap();
-    let p = db.partition("p").unwrap();
-    let mut changes = db.changes(SeqNo::ZERO).unwrap();
-    assert!(changes.wait_next(Duration::ZERO).unwrap().is_none());
-    let (found, found_here) = std::sync::mpsc::channel();
-    let waiting = std::thread::spawn(move || {
-        let first = changes.wait_next(Duration::MAX).unwrap().unwrap();
-        found.send(line(&first)).unwrap();
-        changes.wait_next(Duration::MAX).unwrap_err().kind()
-    });
-    // An ordinary write, which the interval makes durable.
-    p.put("a", "1").unwrap();
-    assert_eq!(found_here.recv().unwrap(), "1 p:a=1");
-    db.close().unwrap();
-    assert_eq!(waiting.join().unwrap(), ErrorKind::Closed);
-}
-
-const FOLDER: &str = "SILTSTONE_CHANGES_FOLDER";
-const KILLS: u64 = 8;
-
-fn kept(folder: &Path) -> Db {
-    let options = small(u64::MAX).wal_segment_bytes(48 << 10).wal_bytes_max(128 << 10);
-    Db::builder(folder).options(options).open().unwrap()
-}
-
-/// The writer: does nothing unless a parent starts it. Each commit has the next number in two partitions.
-#[test]
-fn child_that_commits_until_it_is_killed() {
-    let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let db = kept(Path::new(&folder));
-    let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
-    let last = p.get("last").unwrap();
-    let mut number: u64 = last.map_or(0, |last| String::from_utf8_lossy(&last).parse().unwrap());
-    loop {
-        number += 1;
-        let text = number.to_string();
-        let batch = db.batch().put(&p, "last", &text).put(&q, "last", &text);
-        batch.put(&q, "x", vec![7; 500]).commit(Durability::Os).unwrap();
-        // A sync now and then, so that the follower finds something before the interval is over.
-        if number.is_multiple_of(16) {
-            db.wait_durable(db.visible_seq()).unwrap();
-        }
-    }
-}
-
-/// The follower is this process: its secondary and its feed end with each round, and only the token stays.
-#[test]
-fn a_writer_that_is_killed_again_and_again_is_followed_without_a_gap() {
-    let dir = tempfile::tempdir().unwrap();
-    kept(dir.path()).close().unwrap();
-    let mut token = SeqNo::ZERO;
-    let mut last = 0;
-    for round in 0..=KILLS {
-        let test = "changes::child_that_commits_until_it_is_killed";
-        let mut child = crate::kill::child_test(test, FOLDER, dir.path()).spawn().unwrap();
-        let secondary = Db::secondary(dir.path()).unwrap();
-        let mut changes = secondary.changes(token).unwrap();
-        let wanted = last + 40 + round * 13;
-        while last < wanted {
-            // Without an end: a writer that makes no progress is a failure of the whole run.
-            let item = changes.wait_next(Duration::MAX).unwrap().unwrap();
-            last = next_number(&item, last);
-            token = changes.token();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    let db = kept(dir.path());
-    let mut changes = db.changes(token).unwrap();
-    while let Some(item) = changes.try_next().unwrap() {
-        last = next_number(&item, last);
-    }
-    let found = db.partition("q").unwrap().get("last").unwrap().unwrap();
-    assert_eq!(String::from_utf8_lossy(&found), last.to_string());
-}
-
-/// The number of a commit, which follows `last`.
-fn next_number(item: &FeedItem, last: u64) -> u64 {
-    let FeedItem::Commit(batch) = item else { panic!("{item:?}") };
-    let numbers = batch.changes.iter().filter_map(|(_, change)| match change {
-        KeyChange::Put { key, value } if key[..] == *b"last" => {
-            Some(String::from_utf8_lossy(value).parse::<u64>().unwrap())
-        }
-        _ => None,
-    });
-    assert_eq!(numbers.collect::<Vec<_>>(), [last + 1; 2], "whole, once, and in order");
-    last + 1
 }

@@ -40,6 +40,9 @@ pub(crate) struct ChangeLog {
     files: Arc<OpenFiles>,
     dir: PathBuf,
     token: SeqNo,
+    /// The token to begin with, and the one that stands for it: see [`ChangeLog::token`].
+    from: SeqNo,
+    durable_from: SeqNo,
     present: Option<EpochLog>,
     /// A batch that comes after the hole that was yielded last.
     after_hole: Option<CommittedBatch>,
@@ -64,10 +67,17 @@ impl ChangeLog {
             files,
             dir: dir.to_owned(),
             token,
+            from: token,
+            durable_from: token,
             present: None,
             after_hole: None,
             was_opened: false,
         }
+    }
+
+    /// For a log that is durable through `seq`.
+    pub(crate) fn durable_through(self, seq: SeqNo) -> ChangeLog {
+        ChangeLog { durable_from: self.from.min(seq), ..self }
     }
 
     /// Returns `true` if the log of an epoch was opened since the last call.
@@ -75,8 +85,10 @@ impl ChangeLog {
         std::mem::take(&mut self.was_opened)
     }
 
+    /// The token to go on with. At first it may be smaller than the one to begin with: that may be the number of a
+    /// write to a partition without a log, which a power cut takes, and another commit gets.
     pub(crate) fn token(&self) -> SeqNo {
-        self.token
+        if self.token == self.from { self.durable_from } else { self.token }
     }
 
     /// The place through which the log of `version` is attested as durable, of the part that is not read yet. It

@@ -236,7 +236,8 @@ impl Changes {
         self
     }
 
-    /// Returns the token of what was yielded or passed over so far: a feed that begins with it goes on here.
+    /// Returns the token of what was yielded or passed over so far: a feed that begins with it goes on here. A power cut
+    /// takes nothing through it, so at first it may be smaller than the one that this feed began with.
     pub fn token(&self) -> SeqNo {
         self.log.token()
     }

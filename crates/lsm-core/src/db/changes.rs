@@ -17,6 +17,8 @@ use crate::types::{PartitionId, SeqNo};
 
 /// The pause while a commit is durable and about to be visible.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The longest wait without a look: nothing wakes a feed when the database is taken over or a partition is dropped.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The side of the writer.
 struct PrimarySource {
@@ -48,6 +50,7 @@ impl Db {
         }
         let dir: &Path = &inner.context.dir;
         let log = ChangeLog::new(&inner.context.files, dir, from);
+        let log = log.durable_through(inner.log.durable_point().1);
         let clock = inner.context.clock.clone();
         let source = PrimarySource { db: self.clone(), clock, is_in_doubt: false };
         Ok(Changes::new(Box::new(source), log))
@@ -73,8 +76,8 @@ impl ChangeSource for PrimarySource {
     fn wait(&self, mark: u64, time: Duration) -> Result<()> {
         let inner = self.db.inner();
         inner.check_not_closed()?;
-        let time = if self.is_in_doubt { time.min(PAUSE) } else { time };
-        inner.log.wait_durable_after(mark, time);
+        let most = if self.is_in_doubt { PAUSE } else { WAIT_MAX };
+        inner.log.wait_durable_after(mark, time.min(most));
         Ok(())
     }
 

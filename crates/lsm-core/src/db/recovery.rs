@@ -41,7 +41,7 @@ use crate::version::{
     Change, DbVersion, Fork, LogCut, Manifest, Recovered, RetainedSegment, VersionEdit, VersionSet,
     apply, next_free, recover,
 };
-use crate::wal::LogPlace;
+use crate::wal::{LogPlace, SEGMENT_HEADER_BYTES};
 
 /// Returns an error if half of the numbers are used. Numbers only grow, and running out of them
 /// would be a panic in the middle of a write. No real database uses half of them; one that claims
@@ -387,10 +387,12 @@ impl OpenPlan {
         last_seq: SeqNo,
     ) -> Result<Vec<Change>> {
         let LogPlace { segment, offset } = place;
+        // Without a header nothing was logged.
+        let is_silent = offset < SEGMENT_HEADER_BYTES;
         let mut left = Vec::new();
         // Later ones are a reserve, or of a writer that was fenced.
         for (number, epoch) in self.version.log_segments.range(..=segment) {
-            if !limits.is_on() {
+            if !limits.is_on() || is_silent {
                 break;
             }
             let name = FileName::new(FileKind::Wal, *number, *epoch);
@@ -405,8 +407,13 @@ impl OpenPlan {
         let mut changes = keeping.changes;
         // The files of those that are not kept any more are among the orphans.
         if limits.is_on() && self.recovered.is_some() {
-            let end = LogCut { segment, offset, last_seq };
-            changes.push(Change::RetainedEnd { epoch: self.version.epoch, end });
+            let mut ends = self.version.retained.ends.iter();
+            let (epoch, end) = match ends.next_back().filter(|_| is_silent) {
+                // The numbers that such an epoch used are missing after the log before it.
+                Some((epoch, before)) => (*epoch, LogCut { last_seq, ..*before }),
+                None => (self.version.epoch, LogCut { segment, offset, last_seq }),
+            };
+            changes.push(Change::RetainedEnd { epoch, end });
         }
         Ok(changes)
     }
