@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use lsm_core::fs::{FaultFs, FsOp, MemFs};
-use siltstone::asynchronous::Async;
+use siltstone::asynchronous::{Async, ChangeStream};
+use siltstone::changes::FeedItem;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
-use siltstone::{Builder, Commit, Db, Durability, ErrorKind, Partition};
+use siltstone::{Builder, Commit, Db, Durability, Error, ErrorKind, Partition, SeqNo};
 
-use crate::store::stepped;
+use crate::store::{settle, stepped};
 
 /// Runs a future on a runtime with one worker thread and at most `blocking` threads that may block.
 fn on_runtime<T>(blocking_threads: usize, future: impl Future<Output = T>) -> T {
@@ -238,6 +239,50 @@ fn rows_before_an_error_are_returned_first() {
         };
         assert_eq!((read, error.kind()), (whole, ErrorKind::Corruption));
         assert_eq!(rows.next().await.unwrap(), None);
+    });
+}
+
+/// Waits of streams leave the one thread that may block to the writer.
+#[test]
+fn a_stream_of_changes_waits_without_a_thread_and_loses_nothing() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    refuse_this_thread(&fs);
+    on_runtime(1, async {
+        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = db.partition("p").await.unwrap();
+        let follower = secondary(&fs).await;
+        let mut own = db.changes(SeqNo::ZERO).unwrap();
+        let only_q = db.blocking().changes(SeqNo::ZERO).unwrap().in_partition("q");
+        let mut filtered = ChangeStream::from(only_q);
+        let mut followed = follower.changes(SeqNo::ZERO).unwrap();
+        for round in 1..4 {
+            for stream in [&mut own, &mut filtered, &mut followed] {
+                // What a look finds whose future is dropped stays.
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(pin!(stream.next()).poll(&mut context).is_pending());
+            }
+            let batch = db.blocking().batch().put(p.blocking(), "k", "v");
+            let write = async {
+                db.commit(batch, Durability::Sync).await.unwrap();
+                let settled = db.call(|db| {
+                    settle(db);
+                    Ok::<(), Error>(())
+                });
+                settled.await.unwrap();
+            };
+            let (own, followed, ()) = tokio::join!(own.next(), followed.next(), write);
+            for found in [own, followed] {
+                let FeedItem::Commit(batch) = found.unwrap() else { panic!("no commit") };
+                assert_eq!((batch.seq.get(), batch.changes.len()), (round, 1));
+            }
+        }
+        assert_eq!([own.token(), followed.token()].map(SeqNo::get), [3, 3]);
+        let (end, closed) = tokio::join!(filtered.next(), db.close());
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
+        closed.unwrap();
+        assert_eq!(own.next().await.unwrap_err().kind(), ErrorKind::Closed);
+        // The last handles give the lease back.
+        fs.clear_observer();
     });
 }
 
