@@ -43,7 +43,7 @@ const CALLS: [(&str, &str, bool); 13] = [
     ("put_payloads", "sealing", true),
     ("boundary", "sealing", true),
     ("finish_table", "sealing", true),
-    ("joined", "deciding", false),
+    ("joined", "sealing", false),
     ("relocate", "shelf", false),
     ("edit", "shelf", true),
 ];

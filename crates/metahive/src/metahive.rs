@@ -9,7 +9,7 @@ use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, DamagedTable, InputTable, Job, NoteForm, OwnedEntry,
-    RepairSources, Rules, TableRepair, Verifier, WhenAbsent,
+    RepairSources, Rules, Sealer, TableRepair, Verifier, WhenAbsent,
 };
 use lsm_core::types::{Gap, KeyForm};
 
@@ -106,27 +106,19 @@ impl CompactionFilterFactory for MetaHive {
         }
     }
 
-    fn check_table(&self, table: &InputTable) -> Result<()> {
-        TableSeal::of(&table.properties, self.shared.provider.name()).map(drop)
-    }
-
     /// The wish for any key (1 byte), the provider's name and its parameters (length, bytes each).
     fn params(&self) -> Vec<u8> {
         // `Some(false)` is stored as `None` is. To a partition that exists, and has its form, both
-        // mean the same: see `rules_for`.
+        // mean the same: see `rules`.
         let mut params = vec![u8::from(self.any_key == Some(true))];
         put_bytes(&mut params, self.shared.provider.name().as_bytes());
         put_bytes(&mut params, &self.shared.provider.params());
         params
     }
 
-    fn rules(&self) -> Rules {
-        self.rules_for(None)
-    }
-
     /// A partition that is made takes any key unless that is not wanted. One that exists stays as it
     /// is, and refuses to become one that takes any key.
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+    fn rules(&self, form: Option<KeyForm>) -> Rules {
         let key_form = match (form, self.any_key) {
             (None, Some(false)) => KeyForm::AsGiven,
             // A partition cannot change its form. The engine refuses what this asks of an existing
@@ -141,8 +133,18 @@ impl CompactionFilterFactory for MetaHive {
         Rules { reserved_suffix, key_form, when_absent: WhenAbsent::OpenPlainly }
     }
 
-    fn seals(&self) -> bool {
-        true
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        Some(self)
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
+    }
+}
+
+impl Sealer for MetaHive {
+    fn check_table(&self, table: &InputTable) -> Result<()> {
+        TableSeal::of(&table.properties, self.shared.provider.name()).map(drop)
     }
 
     /// Returns `true` if the tables' border certainly comes between a key and its metadata. Our own
@@ -164,10 +166,6 @@ impl CompactionFilterFactory for MetaHive {
 
     fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
         self.shared.is_integrity.then(|| Arc::new(Metadata) as Arc<dyn NoteForm>)
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
     }
 
     fn verifies(&self) -> bool {
@@ -235,7 +233,7 @@ mod tests {
     #[track_caller]
     fn check(any_key: Option<bool>, form: Option<KeyForm>, expected: KeyForm) {
         let options = MetaHiveOptions { any_key, ..MetaHiveOptions::new() };
-        let found = MetaHive::new(options).rules_for(form).key_form;
+        let found = MetaHive::new(options).rules(form).key_form;
         assert_eq!(found, expected, "{any_key:?} {form:?}");
     }
 

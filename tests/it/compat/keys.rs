@@ -4,7 +4,7 @@
 //! `BLESS_FIXTURE=keys cargo test fixture_of_key_forms` writes it again. Do this only before its
 //! format is released.
 
-use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Hooks, Job, Rules};
+use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Hooks, Job, Rules, Sealer};
 use lsm_core::raw::RawMode;
 use lsm_core::types::KeyForm;
 use metahive::{MetaHive, MetaHiveOptions, ScrubOptions};
@@ -32,18 +32,20 @@ impl CompactionFilterFactory for Terminated {
         self.0.params()
     }
 
-    fn rules(&self) -> Rules {
-        Rules { key_form: KeyForm::Terminated, ..self.0.rules() }
+    fn rules(&self, form: Option<KeyForm>) -> Rules {
+        Rules { key_form: KeyForm::Terminated, ..self.0.rules(form) }
     }
 
-    fn seals(&self) -> bool {
-        true
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        Some(self)
     }
 
     fn start(&self, job: &Job<'_>) -> siltstone::Result<Box<dyn CompactionFilter>> {
         self.0.start(job)
     }
 }
+
+impl Sealer for Terminated {}
 
 fn write_keys() -> MemFs {
     let fs = MemFs::new();

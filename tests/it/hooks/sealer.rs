@@ -36,13 +36,13 @@ impl CompactionFilterFactory for Sealer {
         "sealer"
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self, _: Option<KeyForm>) -> Rules {
         let when_absent = WhenAbsent::OpenPlainly;
         Rules { reserved_suffix: vec![SUFFIX], key_form: self.key_form, when_absent }
     }
 
-    fn seals(&self) -> bool {
-        true
+    fn sealer(&self) -> Option<&dyn siltstone::hooks::Sealer> {
+        Some(self)
     }
 
     fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
@@ -51,6 +51,8 @@ impl CompactionFilterFactory for Sealer {
         Ok(Box::new(SealerJob { sealer: self.clone(), read, pending }))
     }
 }
+
+impl siltstone::hooks::Sealer for Sealer {}
 
 impl CompactionFilter for SealerJob {
     fn input(

@@ -3,8 +3,8 @@
 
 use lsm_core::hooks::{
     CompactionFilter, Cut, DamagedTable, Decision, Emitter, EndedBlock, Entry, Faults, Input,
-    InputTable, Job, Origin, Output, Properties, RepairSources, Rules, TableRepair, VerifiedEntry,
-    Verifier,
+    InputTable, Job, Origin, Output, Properties, RepairSources, Rules, Sealer, TableRepair,
+    VerifiedEntry, Verifier,
 };
 use lsm_core::types::KeyForm;
 use siltstone::Result;
@@ -71,18 +71,20 @@ impl<C: Change> CompactionFilterFactory for Around<C> {
         self.hive.params()
     }
 
-    fn rules(&self) -> Rules {
-        self.hive.rules()
+    fn rules(&self, form: Option<KeyForm>) -> Rules {
+        self.hive.rules(form)
     }
 
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
-        self.hive.rules_for(form)
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        Some(self)
     }
 
-    fn seals(&self) -> bool {
-        self.hive.seals()
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(AroundJob { job: self.hive.start(job)?, change: self.change.clone() }))
     }
+}
 
+impl<C: Change> Sealer for Around<C> {
     fn verifies(&self) -> bool {
         self.hive.verifies()
     }
@@ -102,10 +104,6 @@ impl<C: Change> CompactionFilterFactory for Around<C> {
 
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         self.hive.joined(left_largest, right_smallest)
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        Ok(Box::new(AroundJob { job: self.hive.start(job)?, change: self.change.clone() }))
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use lsm_core::hooks::{
     BlockVerifier, CompactionFilter, CompactionFilterFactory, Cut, DamagedBlock, DamagedTable,
     Decision, Emitter, EndedBlock, Entry, Faults, Input, InputBlock, InputTable, Job, NoteForm,
-    Origin, Output, Piece, Properties, RepairSources, RepairedBlock, Rules, TableRepair,
+    Origin, Output, Piece, Properties, RepairSources, RepairedBlock, Rules, Sealer, TableRepair,
     TableVerdict, VerifiedBlock, VerifiedEntry, Verifier,
 };
-use lsm_core::types::FileNo;
+use lsm_core::types::{FileNo, KeyForm};
 use siltstone::Result;
 
 use crate::test_value_store::Fuse;
@@ -27,19 +27,14 @@ impl CompactionFilterFactory for Fused {
         if self.seals { "sealing" } else { "deciding" }
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self, _: Option<KeyForm>) -> Rules {
         // Hidden entries are made from notes.
         let reserved_suffix = if self.seals { vec![0xfe, 0xfe] } else { Vec::new() };
         Rules { reserved_suffix, ..Rules::default() }
     }
 
-    fn seals(&self) -> bool {
-        self.seals
-    }
-
-    fn joined(&self, _left_largest: &[u8], _right_smallest: &[u8]) -> bool {
-        self.fuse.pass("joined").unwrap();
-        false
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        if self.seals { Some(self) } else { None }
     }
 
     fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
@@ -47,6 +42,13 @@ impl CompactionFilterFactory for Fused {
             self.fuse.pass("start")?;
         }
         Ok(Box::new(self.clone()))
+    }
+}
+
+impl Sealer for Fused {
+    fn joined(&self, _left_largest: &[u8], _right_smallest: &[u8]) -> bool {
+        self.fuse.pass("joined").unwrap();
+        false
     }
 
     fn verifies(&self) -> bool {

@@ -59,7 +59,7 @@ impl DamagedInput<'_> {
             hidden: meta.hidden,
         };
         let repair = match self.hooks.verifying() {
-            Some(factory) => factory.repair(&input, &table, self.sources)?,
+            Some(sealer) => sealer.repair(&input, &table, self.sources)?,
             None => None,
         };
         // A table without a repair is refused and not read plainly: its damaged entries would pass

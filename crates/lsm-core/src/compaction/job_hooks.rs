@@ -171,10 +171,10 @@ impl<'a> JobHooks<'a> {
         for factory in &self.hooks.filters {
             let filter = JobFilter::start(&**factory, job)?;
             // At most one seals, which registration checks.
-            if factory.seals() {
+            if let Some(sealer) = factory.sealer() {
                 // Entries of memtables have no hidden entries to compare with yet.
                 self.takes_inputs = job.kind == JobKind::Compaction;
-                self.note_form = factory.note_form();
+                self.note_form = sealer.note_form();
                 check_note_form(self.note_form.as_ref().map(|form| form.payload_bytes()))?;
                 self.sealing = Some(filter);
             } else {

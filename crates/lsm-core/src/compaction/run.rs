@@ -228,7 +228,7 @@ impl<'a> Merge<'a> {
         // sees, and compares it.
         let compares = self.range.is_some();
         let verifier = match stages.hooks().verifying().filter(|_| !described.is_empty()) {
-            Some(factory) => factory.verifier(&described, compares)?,
+            Some(sealer) => sealer.verifier(&described, compares)?,
             None => None,
         };
         stages.walks_all = verifier.as_ref().is_some_and(|verifier| verifier.walks_all);

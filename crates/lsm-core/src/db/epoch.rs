@@ -108,7 +108,7 @@ impl<'a> Tables<'a> {
             let ageing = hooks.ageing().cloned();
             // Filters decide later on entries that they have not seen, in a job that knows the
             // snapshots.
-            hooks.filters.retain(|filter| filter.seals());
+            hooks.filters.retain(|filter| filter.sealer().is_some());
             // With a value store every version is kept: a compaction reports values without a
             // reference, in the edit that drops them.
             let keep_all = hooks.store.is_some();

@@ -44,7 +44,7 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         kind: HookKind::Filter,
         name: filter.name().to_owned(),
         params: filter.params(),
-        rules: filter.rules_for(form),
+        rules: filter.rules(form),
     });
     let store = hooks.store.iter().map(|store| HookRecord {
         kind: HookKind::ValueStore,
@@ -56,7 +56,7 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     let mut records: Vec<_> = filters.chain(store).chain(operator).collect();
     // Tables have one hidden suffix, so the hidden entries of two filters could not be
     // distinguished.
-    if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
+    if hooks.filters.iter().filter(|filter| filter.sealer().is_some()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }
     if records.iter().filter(|record| !record.rules.reserved_suffix.is_empty()).count() > 1 {
@@ -316,10 +316,8 @@ pub(super) fn check_table(
         path: table.path(context),
         properties: reader.properties().user.clone(),
     };
-    let mut filters = hooks.filters.iter();
-    filters
-        .try_for_each(|filter| filter.check_table(&input))
-        .map_err(|error| unfit(partition, &error))
+    let checked = hooks.sealer().map_or(Ok(()), |sealer| sealer.check_table(&input));
+    checked.map_err(|error| unfit(partition, &error))
 }
 
 /// The hooks that a partition has after it has adopted the rules of `foreign` hooks for its keys,

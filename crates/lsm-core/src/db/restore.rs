@@ -1,7 +1,7 @@
 //! [`Restorer`]: entries of gaps come from a copy elsewhere. Called by `Partition::repair`, by repairs, and for
 //! hooks that may know a copy.
 //!
-//! The partition's filter knows the copy; it returns the entries of a gap (`hooks/filter.rs`). They
+//! The partition's filter knows the copy; it returns the entries of a gap (`hooks/sealer.rs`). They
 //! are added as by an ingest, as one write at a new sequence number, in the same edit that closes the
 //! gap: the copy decides about a key of the gap, whatever older entries there are.
 //!
@@ -26,7 +26,7 @@ use super::jobs::Jobs;
 use super::log::Log;
 use super::ownership::Ownership;
 use crate::error::Result;
-use crate::hooks::{Event, OwnedEntry};
+use crate::hooks::{Event, OwnedEntry, Sealer};
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
@@ -88,7 +88,7 @@ impl Restorer {
         let hooks = partition.hooks();
         let gaps = partition.view().version.gaps.clone();
         let is_wanted = gaps.open().next().is_some() && !self.ownership.is_read_only();
-        if !is_wanted || !hooks.filters.iter().any(|filter| filter.restores()) {
+        if !is_wanted || !hooks.sealer().is_some_and(Sealer::restores) {
             return Ok(());
         }
         let _entered = self.jobs.enter(partition);
@@ -116,13 +116,8 @@ impl Restorer {
         let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
         let through = beside.map(|it| it.through).max().unwrap_or(within.through);
         let asked = Gap { through, ..within.clone() };
-        // The first filter that knows an answer decides. Two copies could contradict each other.
-        let mut answer = None;
-        for filter in hooks.filters.iter().filter(|filter| filter.restores()) {
-            if answer.is_none() {
-                answer = filter.restore(&asked)?;
-            }
-        }
+        let sealer = hooks.sealer().filter(|sealer| sealer.restores());
+        let answer = sealer.map_or(Ok(None), |sealer| sealer.restore(&asked))?;
         // No copy knows an answer. That is no race with a writer, so another attempt would be in
         // vain.
         let Some(entries) = answer else { return Ok(true) };

@@ -10,12 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    DamagedTable, EndedBlock, Entry, Expiry, Faults, NoteForm, Origin, OwnedEntry, RepairSources,
-    Rules, TableRepair, VerifiedEntry, Verifier,
-};
+use super::{EndedBlock, Entry, Expiry, Faults, Origin, Rules, Sealer, VerifiedEntry};
 use crate::error::Result;
-use crate::types::{FileNo, Gap, KeyForm, KeyRef, SeqNo};
+use crate::types::{FileNo, KeyForm, KeyRef, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +86,7 @@ pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 /// Makes compaction filters, one for each job.
 ///
 /// A panic of a factory or of a filter fails the job like an error. The engine asks for name,
-/// parameters, rules, [`seals`](Self::seals) and [`decides`](Self::decides) once, when the factory is
+/// parameters, rules, [`sealer`](Self::sealer) and [`decides`](Self::decides) once, when the factory is
 /// attached. Code that knows its type can get it back: see [`as_any`](super::as_any).
 pub trait CompactionFilterFactory: Any + Send + Sync {
     /// The name under which partitions store it.
@@ -110,37 +107,16 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Ok(())
     }
 
-    /// Checks whether this factory can process a table. Called for each table when a partition with
-    /// other hooks gets this one.
-    ///
-    /// # Errors
-    /// An error makes the change of hooks fail.
-    fn check_table(&self, table: &InputTable) -> Result<()> {
-        let _ = table;
-        Ok(())
-    }
-
-    /// Returns the rules that the engine enforces.
-    fn rules(&self) -> Rules {
-        Rules::default()
-    }
-
-    /// Returns the rules for a partition that stores its keys in this form; `None` for one that is
-    /// about to be made, whose form they decide.
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+    /// Returns the rules that the engine enforces for a partition that stores its keys in `form`; `None` for a
+    /// partition that is about to be made, whose form they decide.
+    fn rules(&self, form: Option<KeyForm>) -> Rules {
         let _ = form;
-        self.rules()
-    }
-
-    /// Returns `true` if the filter adds hidden entries. Then it sees every input entry. At most one
-    /// filter of a partition may do so.
-    fn seals(&self) -> bool {
-        false
+        Rules::default()
     }
 
     /// Returns `true` if the filter may return a decision other than [`Decision::Keep`].
     fn decides(&self) -> bool {
-        !self.seals()
+        self.sealer().is_none()
     }
 
     /// Returns the times at which entries are to go, for a filter that removes them by their age: it
@@ -150,74 +126,10 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         None
     }
 
-    /// Returns `true` if two neighbouring tables of a level belong in one job, by the largest user
-    /// key of the left one and the smallest of the right one. Called under locks of the engine: it
-    /// looks at the keys and calls nothing of the database.
-    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
-        let _ = (left_largest, right_smallest);
-        false
-    }
-
-    /// Returns `true` if it [verifies](Self::verifier) and [repairs](Self::repair) the blocks of input tables.
-    /// Default: no.
-    fn verifies(&self) -> bool {
-        false
-    }
-
-    /// Returns the verifier of the blocks of the inputs of a job, for a filter that [seals](Self::seals). It
-    /// compares each entry with its hidden entry if it `compares`; otherwise each entry comes to the filter,
-    /// which compares it there. Without a verifier, the filter sees every entry, hidden ones too.
-    ///
-    /// # Errors
-    /// An error fails the job.
-    fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
-        let _ = (inputs, compares);
-        Ok(None)
-    }
-
-    /// Returns the repair of a damaged table, for a filter that
-    /// [verifies](Self::verifies). `input` has the properties of the table.
-    ///
-    /// # Errors
-    /// An error fails the job.
-    fn repair(
-        &self,
-        input: &InputTable,
-        table: &DamagedTable,
-        sources: &Arc<dyn RepairSources>,
-    ) -> Result<Option<Box<dyn TableRepair>>> {
-        let _ = (input, table, sources);
-        Ok(None)
-    }
-
-    /// Returns `true` if the filter knows another copy of the data, which [`restore`](Self::restore) can
-    /// read. Default: no.
-    fn restores(&self) -> bool {
-        false
-    }
-
-    /// Returns the entries of a gap from another copy: for every key in the gap (both ends included), the
-    /// newest entry that is not newer than the gap. A key without an entry had no value. Returns `None`
-    /// if there is no such copy, or if the copy is older than the gap. Default: `None`.
-    ///
-    /// # Errors
-    /// The errors of the copy.
-    fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
-        let _ = gap;
-        Ok(None)
-    }
-
-    /// Returns the form of hidden entries that are made of notes, if the filter has one. The engine asks
-    /// once, when the factory is attached. Without a [reserved suffix](Rules::reserved_suffix) it has no
-    /// effect. Default: `None`.
-    ///
-    /// After a boundary at which the filter is [idle](Cut::Idle), the first version of a user key is
-    /// [noted](Output::is_noted): the engine makes its hidden entry of the note. As long as the hidden entry
-    /// of each such entry sorts before the next key, no [`boundary`](CompactionFilter::boundary) is called
-    /// either. If another version of the key of such an entry comes, or a key that sorts before its hidden
-    /// entry, or an [`input`](CompactionFilter::input) without a note, the engine first calls
-    /// [`take_back`](CompactionFilter::take_back).
-    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+    /// Returns the rest of the contract of a filter that seals: one that adds hidden entries. Then it sees every
+    /// input entry. At most one filter of a partition may seal. Whether it seals is asked once, when it is attached.
+    /// Default: `None`.
+    fn sealer(&self) -> Option<&dyn Sealer> {
         None
     }
 
@@ -251,7 +163,7 @@ pub enum Cut {
     /// A block and a table may end here.
     Allowed,
     /// The same, and no hidden entry is to come: the engine may
-    /// [note](CompactionFilterFactory::note_form) the next entries.
+    /// [note](super::Sealer::note_form) the next entries.
     Idle,
     /// The next entries belong in the same block, and in the same table.
     Forbidden,
@@ -273,14 +185,14 @@ pub struct Output<'a> {
     /// The checksum that the verifier returned with an entry that was held back, and is written as it came in.
     pub note: Option<u64>,
     /// `true` if its hidden entry is made of the note on it: see
-    /// [`note_form`](CompactionFilterFactory::note_form). If not, the filter emits one at a boundary.
+    /// [`note_form`](super::Sealer::note_form). If not, the filter emits one at a boundary.
     pub is_noted: bool,
 }
 
 /// Takes part in one flush or compaction. Entries come in internal order.
 pub trait CompactionFilter: Send {
     /// Receives an entry of an input table of a compaction. Only for a filter that
-    /// [seals](CompactionFilterFactory::seals). Of a table whose blocks are verified, these are the visible
+    /// [seals](CompactionFilterFactory::sealer). Of a table whose blocks are verified, these are the visible
     /// entries, each with its checksum; of others all entries, hidden ones included. A fault fails the job.
     fn input(
         &mut self,
@@ -316,7 +228,7 @@ pub trait CompactionFilter: Send {
 
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end
     /// here. Called before each new user key of the output, and with `None` at the end; see
-    /// [`note_form`](CompactionFilterFactory::note_form).
+    /// [`note_form`](super::Sealer::note_form).
     fn boundary(
         &mut self,
         next: Option<&[u8]>,

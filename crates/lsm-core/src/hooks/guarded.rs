@@ -10,7 +10,7 @@
 //! job, which runs in [`catch_blamed`].
 //!
 //! Invariants:
-//! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is
+//! 1. The times of a hook, and whether it seals or decides, are asked once, when it is
 //!    attached; whether a table has versions, when its repair begins.
 //! 2. What a hook holds after its panic is its own affair: the engine makes further calls. A filter
 //!    that was started for a job is dropped with the job.
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use super::{
     BlockVerifier, CompactionFilter, CompactionFilterFactory, DamagedBlock, DamagedTable, Expiry,
-    InputBlock, InputTable, Job, NoteForm, OwnedEntry, RepairSources, RepairedBlock, Rules,
+    InputBlock, InputTable, Job, NoteForm, OwnedEntry, RepairSources, RepairedBlock, Rules, Sealer,
     TableRepair, TableVerdict, VerifiedBlock, Verifier,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -180,17 +180,17 @@ pub fn guarded_filter(
     };
     let expiry = filter.expiry().map(|expiry| GuardedExpiry { hook: hook.clone(), expiry });
     let expiry = expiry.map(|expiry| Arc::new(expiry) as Arc<dyn Expiry>);
-    let note_form = filter.note_form().map(|form| {
+    let sealer = filter.sealer();
+    let note_form = sealer.and_then(Sealer::note_form).map(|form| {
         let payload_bytes = form.payload_bytes();
         Arc::new(GuardedForm { payload_bytes, form: hook.part(form) }) as Arc<_>
     });
     Arc::new(GuardedFilter {
         hook,
         params: filter.params(),
-        rules: filter.rules(),
-        seals: filter.seals(),
+        seals: sealer.is_some(),
         decides: filter.decides(),
-        verifies: filter.verifies(),
+        verifies: sealer.is_some_and(Sealer::verifies),
         expiry,
         note_form,
         filter: filter.clone(),
@@ -209,7 +209,6 @@ pub fn as_any(factory: &dyn CompactionFilterFactory) -> &dyn Any {
 struct GuardedFilter {
     hook: HookId,
     params: Vec<u8>,
-    rules: Rules,
     seals: bool,
     decides: bool,
     verifies: bool,
@@ -231,48 +230,58 @@ impl CompactionFilterFactory for GuardedFilter {
         self.hook.call("check_stored", || self.filter.check_stored(params))
     }
 
-    fn check_table(&self, table: &InputTable) -> Result<()> {
-        self.hook.call("check_table", || self.filter.check_table(table))
-    }
-
-    fn rules(&self) -> Rules {
-        self.rules.clone()
-    }
-
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
-        self.hook.unwind("rules_for", || self.filter.rules_for(form))
-    }
-
-    fn seals(&self) -> bool {
-        self.seals
+    fn rules(&self, form: Option<KeyForm>) -> Rules {
+        self.hook.unwind("rules", || self.filter.rules(form))
     }
 
     fn decides(&self) -> bool {
         self.decides
     }
 
-    fn verifies(&self) -> bool {
-        self.verifies
-    }
-
     fn expiry(&self) -> Option<Arc<dyn Expiry>> {
         self.expiry.clone()
+    }
+
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        self.seals.then_some(self)
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        self.hook.call("start", || self.filter.start(job))
+    }
+}
+
+impl GuardedFilter {
+    /// The sealer of the filter, which had one when it was attached.
+    fn inner(&self) -> Result<&dyn Sealer> {
+        self.filter.sealer().ok_or_else(|| {
+            let what = format!("{} has none any more", self.hook.named("sealer"));
+            Error::new(ErrorKind::InvalidArgument, what)
+        })
+    }
+}
+
+impl Sealer for GuardedFilter {
+    fn check_table(&self, table: &InputTable) -> Result<()> {
+        self.hook.call("check_table", || self.inner()?.check_table(table))
+    }
+
+    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
+        self.hook.unwind("joined", || {
+            self.inner().is_ok_and(|sealer| sealer.joined(left_largest, right_smallest))
+        })
+    }
+
+    fn verifies(&self) -> bool {
+        self.verifies
     }
 
     fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
         self.note_form.clone()
     }
 
-    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
-        self.hook.unwind("joined", || self.filter.joined(left_largest, right_smallest))
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        self.hook.call("start", || self.filter.start(job))
-    }
-
     fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
-        let verifier = self.hook.call("verifier", || self.filter.verifier(inputs, compares))?;
+        let verifier = self.hook.call("verifier", || self.inner()?.verifier(inputs, compares))?;
         Ok(verifier.map(|Verifier { blocks, walks_all }| {
             let blocks = Arc::new(self.hook.part(blocks));
             Verifier { blocks, walks_all }
@@ -285,7 +294,7 @@ impl CompactionFilterFactory for GuardedFilter {
         table: &DamagedTable,
         sources: &Arc<dyn RepairSources>,
     ) -> Result<Option<Box<dyn TableRepair>>> {
-        let repair = self.hook.call("repair", || self.filter.repair(input, table, sources))?;
+        let repair = self.hook.call("repair", || self.inner()?.repair(input, table, sources))?;
         let Some(repair) = repair else { return Ok(None) };
         let repair = self.hook.part(repair);
         let has_versions = self.hook.call("has_versions", || Ok(repair.get().has_versions()))?;
@@ -294,11 +303,11 @@ impl CompactionFilterFactory for GuardedFilter {
 
     fn restores(&self) -> bool {
         // A filter that panics here is asked to restore: that call has an error to return.
-        catch("a compaction filter", || self.filter.restores()).unwrap_or(true)
+        catch("a compaction filter", || self.inner().is_ok_and(Sealer::restores)).unwrap_or(true)
     }
 
     fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
-        self.hook.call("restore", || self.filter.restore(gap))
+        self.hook.call("restore", || self.inner()?.restore(gap))
     }
 }
 
@@ -440,12 +449,18 @@ mod tests {
             Some(Arc::new(Panicking))
         }
 
-        fn restores(&self) -> bool {
-            panic!("a bug")
+        fn sealer(&self) -> Option<&dyn Sealer> {
+            Some(self)
         }
 
         fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
             unreachable!("no job starts")
+        }
+    }
+
+    impl Sealer for Panicking {
+        fn restores(&self) -> bool {
+            panic!("a bug")
         }
     }
 
@@ -481,7 +496,8 @@ mod tests {
     fn a_panic_about_the_filter_itself_names_it() {
         let filter: Arc<dyn CompactionFilterFactory> = Arc::new(Panicking);
         let guarded = guarded_filter(&"p".into(), &filter);
-        assert!(guarded.restores(), "its `restore` can say what is wrong");
+        let sealer = guarded.sealer().expect("it seals");
+        assert!(sealer.restores(), "its `restore` can say what is wrong");
         let expiry = guarded.expiry().expect("it has times");
         let calls =
             [catch("it", || expiry.stays_for().is_some()), catch("it", || expiry.reads_values())];

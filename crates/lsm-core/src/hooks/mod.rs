@@ -28,6 +28,7 @@ mod guarded;
 mod merge_operator;
 mod note;
 mod repair;
+mod sealer;
 mod store;
 mod store_context;
 mod verify;
@@ -49,6 +50,7 @@ pub use repair::{
     BlockVerdict, DamagedBlock, DamagedTable, DecodedBlock, DecodedEntry, Piece, RepairSources,
     RepairedBlock, RepairedEntry, TableRepair, TableVerdict,
 };
+pub use sealer::Sealer;
 pub use store::{
     AddedValue, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded, PendingHandle,
     Relocation, RelocationJob, StoreEdit, StoreFigures, StoreSnapshot, StoredValue, ValueStore,
@@ -262,7 +264,7 @@ pub struct PartitionHooks {
 impl PartitionHooks {
     /// Returns `true` if a filter adds hidden entries.
     pub fn seals(&self) -> bool {
-        self.filters.iter().any(|filter| filter.seals())
+        self.sealing().is_some()
     }
 
     /// Returns `true` if a filter may remove or replace entries.
@@ -272,11 +274,16 @@ impl PartitionHooks {
 
     /// The filter that adds hidden entries.
     pub fn sealing(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
-        self.filters.iter().find(|filter| filter.seals())
+        self.filters.iter().find(|filter| filter.sealer().is_some())
+    }
+
+    /// Its contract about tables and gaps.
+    pub fn sealer(&self) -> Option<&dyn Sealer> {
+        self.filters.iter().find_map(|filter| filter.sealer())
     }
 
     /// The same, if it verifies and repairs blocks.
-    pub fn verifying(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
-        self.sealing().filter(|filter| filter.verifies())
+    pub fn verifying(&self) -> Option<&dyn Sealer> {
+        self.sealer().filter(|sealer| sealer.verifies())
     }
 }

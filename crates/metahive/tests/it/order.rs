@@ -1,6 +1,6 @@
 //! Order, adjacency and completeness of what the filter emits, for keys of every shape.
 
-use lsm_core::hooks::CompactionFilterFactory;
+use lsm_core::hooks::Sealer;
 use lsm_core::types::SeqNo;
 use metahive::payload::PAYLOAD_BYTES;
 use metahive::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, MetaHive, MetaHiveOptions};

@@ -12,13 +12,13 @@ use crate::db::testing::catalog;
 use crate::fs::{CrashOutcome, Fs, MemFs};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
-    Origin, Rules, VerifiedEntry,
+    Origin, Rules, Sealer, VerifiedEntry,
 };
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::shared::CommitCursorWriter;
 use crate::sstable::ReadMode;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, MemtableId, Trailer};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, KeyForm, MemtableId, Trailer};
 use crate::version::{Level, PartitionVersion, Table};
 
 const DIR: &str = "/db";
@@ -31,18 +31,20 @@ impl CompactionFilterFactory for Suspecting {
         "suspecting"
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self, _: Option<KeyForm>) -> Rules {
         Rules { reserved_suffix: vec![0], ..Rules::default() }
     }
 
-    fn seals(&self) -> bool {
-        true
+    fn sealer(&self) -> Option<&dyn Sealer> {
+        Some(self)
     }
 
     fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         Ok(Box::new(Suspecting))
     }
 }
+
+impl Sealer for Suspecting {}
 
 impl CompactionFilter for Suspecting {
     fn input(
@@ -129,7 +131,7 @@ impl Bench {
     fn job(&self, version: PartitionVersion, is_suspecting: bool) -> StartedJob {
         let mut hooks = PartitionHooks::default();
         if is_suspecting {
-            hooks.rules = Suspecting.rules();
+            hooks.rules = Suspecting.rules(None);
             hooks.filters.push(Arc::new(Suspecting));
         }
         let slabs = Arc::new(SlabPool::new(0));

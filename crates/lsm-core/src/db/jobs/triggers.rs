@@ -334,7 +334,7 @@ impl Claims {
             busy: &self.busy,
             cursors: &self.cursors,
             oldest_snapshot: context.oldest_snapshot,
-            joined: &|left, right| hooks.filters.iter().any(|filter| filter.joined(left, right)),
+            joined: &|left, right| hooks.sealer().is_some_and(|sealer| sealer.joined(left, right)),
             rewrite_before,
             held: &context.held,
             outdated,
