@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone::clock::Clock;
-use siltstone::{Db, Partition, PartitionOptions, PrefixDropFilter, Result, TtlFilter, TtlRule};
+use siltstone::{
+    Db, Partition, PartitionOptions, PrefixDropFilter, RemainingTime, Result, TtlFilter, TtlRule,
+};
 
 /// A clock that the example sets, in seconds.
 #[derive(Clone, Default)]
@@ -40,19 +42,25 @@ fn main() -> Result<()> {
     let clock = HandClock::default();
     let db = Db::builder(&dir).clock(Arc::new(clock.clone())).open()?;
 
-    // The rule is stored: a later open needs no code for it, and expired entries are removed
-    // automatically.
+    // The rule is stored: a later open needs no code for it.
     let rule = TtlFilter::stored(&TtlRule::in_value(0));
     let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
     put_all(&sessions)?;
     db.flush()?;
+    let before = db.snapshot();
     clock.0.store(200, Ordering::Relaxed);
-    while sessions.contains("a")? {
+    // From its time on, an entry is not there for any read. A snapshot has a time of its own.
+    let left: Vec<_> = sessions.keys().collect::<Result<_>>()?;
+    println!("left at second 200: {left:?}");
+    assert_eq!(left, ["b", "tenant-7/x"]);
+    assert!(before.contains(&sessions, "a")?);
+    let remaining = sessions.remaining_time("b")?;
+    assert_eq!(remaining, Some(RemainingTime::Limited(Duration::from_secs(50))));
+    drop(before);
+    // Compactions remove it automatically.
+    while sessions.with_expired().contains("a")? {
         std::thread::yield_now();
     }
-    let left: Vec<_> = sessions.keys().collect::<Result<_>>()?;
-    println!("left without a call: {left:?}");
-    assert_eq!(left, ["b", "tenant-7/x"]);
 
     // Code may look at anything. Each open supplies it again.
     let now = clock.clone();

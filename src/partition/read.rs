@@ -1,7 +1,7 @@
 //! Reads of one [`Partition`]: gets, ranges, cursors and figures.
 
 use lsm_core::error::Result;
-use lsm_core::read::{Cursor, KeyRange, Keys, Range};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, RemainingTime};
 use lsm_core::stats::PartitionStats;
 use lsm_core::types::Slice;
 
@@ -57,6 +57,59 @@ impl Partition {
     /// ```
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         self.0.multi_get(keys)
+    }
+
+    /// Returns the time after which the entry of `key` expires by the rule of the partition ([`TtlRule`]), at the moment
+    /// of the call; `None` if there is no such entry.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`].
+    ///
+    /// # Cost
+    /// That of [`Partition::get`], but a large value is not read.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// use siltstone::{PartitionOptions, RemainingTime, TtlFilter, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // A value begins with its time of expiry in seconds since 1970.
+    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    /// sessions.put("old", 1_000_000u64.to_be_bytes())?;
+    /// assert!(sessions.get("old")?.is_none() && sessions.remaining_time("old")?.is_none());
+    /// let left = sessions.with_expired().remaining_time("old")?;
+    /// assert_eq!(left, Some(RemainingTime::Limited(Duration::ZERO)));
+    /// sessions.put("stays", "")?;
+    /// assert_eq!(sessions.remaining_time("stays")?, Some(RemainingTime::Unlimited));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    ///
+    /// [`TtlRule`]: crate::TtlRule
+    pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
+        self.0.remaining_time(key)
+    }
+
+    /// Returns a handle whose reads see expired entries as long as no compaction has removed them, also its reads through
+    /// snapshots and transactions. Without a rule of expiry it is as this one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::Arc;
+    /// use siltstone::{PartitionOptions, TtlFilter, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    /// sessions.put("old", 1_000_000u64.to_be_bytes())?;
+    /// assert_eq!((sessions.keys().count(), sessions.with_expired().keys().count()), (0, 1));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_expired(&self) -> Partition {
+        Partition(self.0.with_expired())
     }
 
     /// Returns whether `key` exists. Errors and cost are those of [`Partition::get`].

@@ -80,6 +80,7 @@ impl Snapshots {
             let list = self.clone();
             return RegisteredSnapshot {
                 seq: SeqNo::ZERO,
+                unix_time: None,
                 order: 0,
                 pinned: BTreeMap::new(),
                 list,
@@ -97,7 +98,7 @@ impl Snapshots {
         let order = state.taken;
         state.taken += 1;
         state.live += 1;
-        RegisteredSnapshot { seq, order, pinned, list: self.clone() }
+        RegisteredSnapshot { seq, unix_time: None, order, pinned, list: self.clone() }
     }
 
     /// Returns what a job starting now must respect.
@@ -227,6 +228,8 @@ impl Drop for DecidingJob {
 /// A registered sequence number; dropped, it is released.
 pub struct RegisteredSnapshot {
     seq: SeqNo,
+    /// The time by which entries have expired for it; `None` if no partition had a rule for its readers.
+    unix_time: Option<Duration>,
     /// The number of snapshots that were taken before it.
     order: u64,
     /// Views that deciding jobs were about to replace.
@@ -238,6 +241,18 @@ impl RegisteredSnapshot {
     /// The sequence number.
     pub fn seq(&self) -> SeqNo {
         self.seq
+    }
+
+    /// The same, at a time that was looked at after the registration: what jobs removed before had expired by it.
+    #[must_use]
+    pub fn at(mut self, unix_time: Option<Duration>) -> RegisteredSnapshot {
+        self.unix_time = unix_time;
+        self
+    }
+
+    /// The time since 1970 by which entries have expired for it.
+    pub fn unix_time(&self) -> Option<Duration> {
+        self.unix_time
     }
 
     /// The number of snapshots that were taken before it.

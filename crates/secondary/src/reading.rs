@@ -7,7 +7,7 @@ use lsm_core::error::Result;
 use lsm_core::follow::ReplicaView;
 use lsm_core::hooks::PartitionHooks;
 use lsm_core::raw::{self, PinnedView, ReadAt, Walkable};
-use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint, RemainingTime};
 use lsm_core::types::Slice;
 
 use crate::level::Level;
@@ -51,6 +51,48 @@ impl Reading {
     /// Returns the read point of the partition, for reading its large values.
     pub fn read_point(&self) -> ReadPoint {
         self.view.point()
+    }
+
+    /// Returns the time after which the entry of `key` expires by the rule of the partition, by the clock of this process;
+    /// `None` if there is no such entry.
+    ///
+    /// # Errors
+    /// Those of [`Reading::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let reading = secondary.partition("users")?.at(Level::Strong)?;
+    /// // The partition has no rule.
+    /// assert_eq!(reading.remaining_time("alice")?, Some(lsm_core::read::RemainingTime::Unlimited));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
+        self.view.remaining_time(key)
+    }
+
+    /// Returns the same state with the expired entries that the primary has not removed.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let reading = secondary.partition("users")?.at(Level::Strong)?;
+    /// assert_eq!(reading.with_expired().keys().count(), 1);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_expired(self) -> Reading {
+        Reading { view: self.view.with_expired(), ..self }
     }
 
     /// Returns the last commit that it may see: the token for a later read that must not go back.

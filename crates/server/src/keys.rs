@@ -133,7 +133,7 @@ impl Scan {
                 return Ok(Reply::Array(vec![end, Reply::Array(keys)]));
             }
             let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
-            if is_match && view.is_there(&cursor)? {
+            if is_match {
                 bytes += cursor.key().len();
                 keys.push(Reply::Value(cursor.key_slice()));
             }
@@ -152,7 +152,7 @@ pub(crate) fn count(view: &View<'_>, most: u64) -> Result<Option<u64>, Failure> 
     cursor.seek_to_first()?;
     let mut count = 0;
     while cursor.valid() {
-        count += u64::from(view.is_there(&cursor)?);
+        count += 1;
         if count > most {
             return Ok(None);
         }

@@ -5,7 +5,7 @@
 //! Invariants:
 //! 1. A command that changes a key because of its value requires, at its commit, that the value is still that one.
 //! 2. In a partition with expiry a stored value begins with the time of its expiry in milliseconds since 1970, 8 bytes
-//!    big-endian, 0 for never (the rule of `node.rs`). An entry is not there from this time on.
+//!    big-endian, 0 for never (the rule of `node.rs`). No read of the engine returns it from this time on.
 
 use std::collections::HashSet;
 
@@ -83,21 +83,17 @@ impl View<'_> {
         })
     }
 
-    fn found(&self, stored: Slice) -> Option<Found> {
-        let Some(now) = self.expiry else { return Some(Found { value: stored, expires: 0 }) };
-        let Some((time, value)) = stored.split_first_chunk::<TIME_BYTES>() else {
-            // Too short for a time, so another program wrote it.
-            return Some(Found { value: stored, expires: 0 });
-        };
-        let expires = u64::from_be_bytes(*time);
-        let is_there = expires == 0 || expires > now;
-        is_there.then(|| Found { value: Slice::from(value), expires })
+    fn found(&self, stored: Slice) -> Found {
+        let parts = stored.split_first_chunk::<TIME_BYTES>().filter(|_| self.expiry.is_some());
+        // Too short for a time: another program wrote it.
+        let Some((time, value)) = parts else { return Found { value: stored, expires: 0 } };
+        Found { value: Slice::from(value), expires: u64::from_be_bytes(*time) }
     }
 
     /// Returns the value of `key` with its time.
     pub(crate) fn entry(&mut self, key: &[u8]) -> Result<Option<Found>, Failure> {
         let stored = self.stored(key)?;
-        Ok(stored.and_then(|stored| self.found(stored)))
+        Ok(stored.map(|stored| self.found(stored)))
     }
 
     /// Returns the value of `key`.
@@ -109,9 +105,9 @@ impl View<'_> {
     pub(crate) fn contains(&mut self, key: &[u8]) -> Result<bool, Failure> {
         match &self.source {
             // The place of a large value is enough.
-            Source::Live(partition) if self.expiry.is_none() => Ok(partition.contains(key)?),
-            Source::Snapshot(snapshot) if self.expiry.is_none() => Ok(snapshot.contains(key)?),
-            Source::Reading(reading) if self.expiry.is_none() => Ok(reading.contains(key)?),
+            Source::Live(partition) => Ok(partition.contains(key)?),
+            Source::Snapshot(snapshot) => Ok(snapshot.contains(key)?),
+            Source::Reading(reading) => Ok(reading.contains(key)?),
             _ => Ok(self.get(key)?.is_some()),
         }
     }
@@ -172,13 +168,5 @@ impl View<'_> {
                 Err(Failure::error("a command over many keys is not supported here"))
             }
         }
-    }
-
-    /// Returns whether the entry at a cursor is there.
-    pub(crate) fn is_there(&self, cursor: &Cursor) -> Result<bool, Failure> {
-        if self.expiry.is_none() {
-            return Ok(true);
-        }
-        Ok(self.found(cursor.value_slice()?).is_some())
     }
 }

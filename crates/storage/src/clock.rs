@@ -28,6 +28,22 @@ pub trait Clock: Send + Sync + 'static {
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
+
+    /// As [`Clock::unix_time`], but up to some milliseconds earlier, where the system has such a clock at a
+    /// fraction of the cost. The time of [`Clock::unix_time`] by default.
+    fn recent_unix_time(&self) -> Duration {
+        self.unix_time()
+    }
+}
+
+/// The time since 1970 by which entries expire for readers.
+pub trait ExpiryClock: Send + Sync {
+    /// The time that a [`CalendarGuard`] lets count.
+    fn unix_time(&self) -> Duration;
+
+    /// A time that is not before [`ExpiryClock::unix_time`], cheaply: most entries expire after it, and their
+    /// reader looks at no other clock.
+    fn unix_time_at_most(&self) -> Duration;
 }
 
 /// The machine's monotonic clock.
@@ -56,6 +72,13 @@ impl Clock for SystemClock {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn since_boot(&self) -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::try_from(time).unwrap_or_default()
+    }
+
+    // Measured: 7 ns, and 32 ns for the exact one.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn recent_unix_time(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Duration::try_from(time).unwrap_or_default()
     }
 }

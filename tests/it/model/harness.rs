@@ -1,17 +1,19 @@
 //! A store, its oracle, and everything that is held open. Runs each operation on both and compares.
 
 mod erasures;
+mod expiry;
 mod feed;
 mod merges;
 mod reads;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::clock::Clock;
 use siltstone::{
     BackgroundMode, Batch, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
     PartitionOptions, Range, SeqNo, Slice, Snapshot,
@@ -47,6 +49,8 @@ struct HeldSnapshot {
     parts: Vec<(u32, Partition, Rc<Contents>)>,
     /// The partitions that were dropped before the snapshot was taken.
     drops: u32,
+    /// Its time; `None` if no partition had a rule of expiry.
+    time: Option<u64>,
 }
 
 struct HeldCursor {
@@ -62,6 +66,7 @@ struct HeldRange {
 
 pub struct Harness {
     fs: MemFs,
+    clock: ManualClock,
     db: Option<Db>,
     random: Rng,
     oracle: Oracle,
@@ -78,13 +83,19 @@ pub struct Harness {
     incarnations: u32,
     /// The partitions that were dropped.
     drops: u32,
+    /// Those with a rule of expiry, which they keep, by incarnation.
+    expiring: BTreeSet<u32>,
+    /// A partition had a rule since the open.
+    has_rule: bool,
+    /// There was a power cut: the oracle does not know what had expired at that time.
+    is_cut: bool,
 }
 
-fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
+fn open(fs: &MemFs, clock: &ManualClock, options: &Options, random: &mut Rng) -> Db {
     let mut random = random.fork();
     let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
-    // The clock is never moved: nothing becomes due by age, and a case can be repeated.
-    let builder = builder.clock(Arc::new(ManualClock::default()));
+    // Only an operation moves the clock, so a case can be repeated.
+    let builder = builder.clock(Arc::new(clock.clone()));
     let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
     builder.open().unwrap()
 }
@@ -109,10 +120,12 @@ fn bounds(from: Bound<Key>, to: Bound<Key>) -> Bounds {
 impl Harness {
     pub fn new(options: &Options) -> Harness {
         let fs = MemFs::new();
+        let clock = ManualClock::default();
         let mut random = Rng::new(1);
-        let db = open(&fs, options, &mut random);
+        let db = open(&fs, &clock, options, &mut random);
         let mut harness = Harness {
             fs,
+            clock,
             db: Some(db),
             random,
             oracle: Oracle::default(),
@@ -127,6 +140,9 @@ impl Harness {
             operands: BTreeMap::new(),
             incarnations: 0,
             drops: 0,
+            expiring: BTreeSet::new(),
+            has_rule: false,
+            is_cut: false,
         };
         harness.add_part(NAMES[0], PartitionOptions::new());
         harness
@@ -140,7 +156,13 @@ impl Harness {
         &self.parts[usize::from(n) % self.parts.len()]
     }
 
+    /// The contents that a reader sees now.
     fn contents(&self, part: &Part) -> Rc<Contents> {
+        self.seen(part.incarnation, &self.written(part), Some(self.now()))
+    }
+
+    /// The contents, with what has expired.
+    fn written(&self, part: &Part) -> Rc<Contents> {
         Rc::new(self.oracle.contents(part.name))
     }
 
@@ -199,7 +221,8 @@ impl Harness {
                 self.db().wait_durable(self.db().visible_seq()).unwrap();
                 self.oracle.log_is_synced();
             }
-            Operation::Configure(p, options) => self.configure(*p, options),
+            Operation::Configure(p, options, expires) => self.configure(*p, options, *expires),
+            Operation::Pass(seconds) => self.pass(*seconds),
             Operation::DropPartition(p) => self.drop_partition(*p),
             Operation::CheckAll => self.check_all(),
             Operation::Reopen(options) => self.reopen(options),
@@ -297,8 +320,16 @@ impl Harness {
         batch
     }
 
-    fn configure(&mut self, n: u8, options: &PartitionOptions) {
+    fn configure(&mut self, n: u8, options: &PartitionOptions, expires: bool) {
         let name = NAMES[usize::from(n) % NAMES.len()];
+        let Some(options) = self.expiring_options(name, options, expires) else { return };
+        self.set_options(name, &options);
+        if expires {
+            self.note_rule(name);
+        }
+    }
+
+    fn set_options(&mut self, name: &'static str, options: &PartitionOptions) {
         let Some(part) = self.parts.iter_mut().find(|part| part.name == name) else {
             let handle = self.db().partition_with(name, options.clone()).unwrap();
             self.add_part(name, options.clone());
@@ -392,31 +423,6 @@ impl Harness {
         assert_eq!(files.len() as u64, others + 2, "and the lock and the cursor: {files:?}");
     }
 
-    /// Reads every partition completely, and key by key.
-    fn check_all(&self) {
-        let mut names: Vec<_> = self.parts.iter().map(|part| part.name).collect();
-        names.sort_unstable();
-        assert_eq!(self.db().partition_names(), names);
-        for part in &self.parts {
-            let contents = self.contents(part);
-            let all = within(&contents, &(Bound::Unbounded, Bound::Unbounded));
-            check_range(part.handle.iter(), 0, &all);
-            check_range(part.handle.iter(), u32::MAX, &all);
-            let keys: Vec<_> = part.handle.keys().map(|key| key.unwrap().to_vec()).collect();
-            assert!(keys.iter().eq(contents.keys()), "keys alone are the same");
-            for key in Key::all() {
-                self.check_get(&part.handle, None, &contents, &key.bytes());
-            }
-            assert_eq!(part.handle.options().stored(), part.options.stored());
-        }
-        for held in &self.snapshots {
-            for (_, handle, contents) in &held.parts {
-                let all = within(contents, &(Bound::Unbounded, Bound::Unbounded));
-                check_range(held.snapshot.iter(handle), 0, &all);
-            }
-        }
-    }
-
     fn let_go(&mut self) {
         self.cursors.clear();
         self.ranges.clear();
@@ -432,7 +438,7 @@ impl Harness {
         assert_eq!(old.get("k").unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(old.put("k", "v").unwrap_err().kind(), ErrorKind::Closed);
         self.oracle.everything_is_flushed();
-        let db = open(&self.fs, options, &mut self.random);
+        let db = open(&self.fs, &self.clock, options, &mut self.random);
         // Numbers that only a dropped partition without a log had may be used again.
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
@@ -446,7 +452,8 @@ impl Harness {
         let fs = self.fs.crash_clone(outcome, &mut || random.next_u64());
         self.let_go();
         self.fs = fs;
-        let db = open(&self.fs, options, &mut self.random);
+        self.is_cut = true;
+        let db = open(&self.fs, &self.clock, options, &mut self.random);
         assert!(db.visible_seq() >= self.oracle.synced_seq());
         self.enter(db);
         let observed = |part: &Part| -> Contents {
@@ -455,7 +462,12 @@ impl Harness {
         };
         let observed: State =
             self.parts.iter().map(|part| (part.name.to_owned(), observed(part))).collect();
-        self.oracle.cut_to(observed);
+        let expiring = self.parts.iter().filter(|it| self.expiring.contains(&it.incarnation));
+        let expiring: Vec<_> = expiring.map(|part| part.name).collect();
+        let now = self.now();
+        self.oracle.cut_to(observed, &|name, value| {
+            expiring.contains(&name) && !expiry::is_alive(value, now)
+        });
         self.restart_feed(options, true);
         self.check_feed();
         self.check_all();
@@ -464,6 +476,7 @@ impl Harness {
     /// Continues with a store that was opened on the same files, or on their image after a cut.
     fn enter(&mut self, db: Db) {
         self.seq = db.visible_seq();
+        self.has_rule = self.parts.iter().any(|it| self.expiring.contains(&it.incarnation));
         for part in &mut self.parts {
             assert!(db.partition_names().iter().any(|name| name == part.name));
             part.handle = db.partition(part.name).unwrap();

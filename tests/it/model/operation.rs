@@ -108,8 +108,10 @@ pub enum Operation {
     Step(u8),
     WaitIdle,
     WaitDurable,
-    /// Creates the partition or changes its options.
-    Configure(u8, PartitionOptions),
+    /// Creates the partition or changes its options; gives it a rule of expiry, which it keeps.
+    Configure(u8, PartitionOptions, bool),
+    /// Moves the clock to so many seconds after the time of the last value.
+    Pass(u8),
     DropPartition(u8),
     CheckAll,
     Reopen(Options),
@@ -144,7 +146,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => (1..6u8).prop_map(Step),
         2 => Just(WaitIdle),
         1 => Just(WaitDurable),
-        2 => (n(), partition_options()).prop_map(|(p, options)| Configure(p, options)),
+        2 => configure(),
+        3 => (0..60u8).prop_map(Pass),
         1 => n().prop_map(DropPartition),
         1 => Just(CheckAll),
         2 => options().prop_map(Reopen),
@@ -224,11 +227,28 @@ pub fn options() -> impl Strategy<Value = Options> {
     })
 }
 
-fn partition_options() -> impl Strategy<Value = PartitionOptions> {
+fn configure() -> impl Strategy<Value = Operation> {
+    (any::<u8>(), proptest::bool::weighted(0.4)).prop_flat_map(|(n, expires)| {
+        let hooks = if expires { sealed().boxed() } else { hooks().boxed() };
+        partition_options(hooks).prop_map(move |options| Operation::Configure(n, options, expires))
+    })
+}
+
+/// The hooks of a partition with a rule of expiry, but for the rule.
+fn sealed() -> impl Strategy<Value = PartitionOptions> {
+    proptest::bool::weighted(0.3).prop_map(|is_sealed| {
+        let options = PartitionOptions::new();
+        if is_sealed { options.metahive(MetaHiveOptions::new()) } else { options }
+    })
+}
+
+fn partition_options(
+    hooks: BoxedStrategy<PartitionOptions>,
+) -> impl Strategy<Value = PartitionOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
-    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, hooks()).prop_map(
+    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, hooks).prop_map(
         |(logged, compression, bloom, (block, table, base), level0, hooks)| {
             hooks
                 .logged(logged)

@@ -6,7 +6,10 @@ use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 
 use siltstone::SeqNo;
-use testkit::model::{Contents, Model, Op, State};
+use testkit::model::{Contents, Model, Op, State, Step};
+
+/// Returns `true` if a value of a partition, by its name, has expired.
+pub type IsExpired<'a> = dyn Fn(&str, &[u8]) -> bool + 'a;
 
 /// A model, and how much of its log must survive a power cut.
 #[derive(Default)]
@@ -26,11 +29,22 @@ impl Tracked {
         self.durable_steps = self.model.log().len();
     }
 
-    /// Cuts the model to the recovered state, which must be a long enough prefix.
-    fn cut_to(&mut self, observed: &State) {
-        let prefix = self.model.prefix_equal_to(observed, self.durable_steps);
+    /// Cuts the model to the recovered state, which must be a long enough prefix, of what has not expired.
+    fn cut_to(&mut self, observed: &State, is_expired: &IsExpired<'_>) {
+        let mut seen = Model::new();
+        for step in self.model.log() {
+            let mut step = step.clone();
+            if let Step::Commit(ops) = &mut step {
+                for op in ops {
+                    let Op { partition, value, .. } = op;
+                    value.take_if(|value| is_expired(partition, value));
+                }
+            }
+            seen.step(step);
+        }
+        let prefix = seen.prefix_equal_to(observed, self.durable_steps);
         if prefix.is_none() {
-            let any = self.model.prefix_equal_to(observed, 0);
+            let any = seen.prefix_equal_to(observed, 0);
             panic!(
                 "what came back is no prefix that holds the first {} of {} steps, {}",
                 self.durable_steps,
@@ -139,12 +153,12 @@ impl Oracle {
     }
 
     /// Cuts everything to the state after a power cut.
-    pub fn cut_to(&mut self, mut observed: State) {
+    pub fn cut_to(&mut self, mut observed: State, is_expired: &IsExpired<'_>) {
         for (name, tracked) in &mut self.unlogged {
             let contents = observed.remove(name).unwrap_or_default();
-            tracked.cut_to(&State::from([(name.clone(), contents)]));
+            tracked.cut_to(&State::from([(name.clone(), contents)]), is_expired);
         }
-        self.logged.cut_to(&observed);
+        self.logged.cut_to(&observed, is_expired);
         self.commits.clear();
     }
 }

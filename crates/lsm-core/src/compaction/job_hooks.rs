@@ -151,6 +151,14 @@ impl<'a> JobHooks<'a> {
         Ok(at.map(|at| if is_seen && at <= *now { Expires::Left(*now) } else { Expires::At(at) }))
     }
 
+    /// Returns `true` if an entry has expired that no snapshot sees, and readers do not see expired entries.
+    pub(super) fn hides_expired(&self, entry: Entry<'_>) -> Result<bool> {
+        let Some((ageing, now)) = &self.ageing else { return Ok(false) };
+        let expires = self.expires(entry, false)?;
+        let is_expired = matches!(expires, Some(Expires::At(at)) if at <= *now);
+        Ok(is_expired && catch("a compaction filter", || ageing.expiry.hides())?)
+    }
+
     /// The partition's hooks.
     pub fn hooks(&self) -> &'a PartitionHooks {
         self.hooks

@@ -1,4 +1,4 @@
-//! [`Calendar`]: the time by which entries expire, for jobs and for the search of what is due.
+//! [`Calendar`]: the time by which entries expire, for readers, for jobs and for the search of what is due.
 //!
 //! [`CalendarGuard`] decides how far the clock of the database is believed; this file notifies listeners.
 
@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::Events;
-use crate::clock::{CalendarGuard, Clock, ClockJump};
+use crate::clock::{CalendarGuard, Clock, ClockJump, ExpiryClock};
 use crate::hooks::Event;
 
-/// The time by which entries expire, for jobs and for the search of due tables.
+/// [`Clock::recent_unix_time`] is earlier by less than this: a tick of the kernel takes 10 ms at most.
+const RECENT: Duration = Duration::from_millis(50);
+
+/// The time by which entries expire, for readers, jobs and the search of due tables.
 pub(super) struct Calendar {
     clock: Arc<dyn Clock>,
     guard: CalendarGuard,
@@ -45,5 +48,17 @@ impl Calendar {
     /// Believes the clock as it is.
     pub(super) fn confirm(&self) {
         self.guard.confirm(&*self.clock);
+    }
+}
+
+impl ExpiryClock for Calendar {
+    fn unix_time(&self) -> Duration {
+        Calendar::unix_time(self)
+    }
+
+    #[inline]
+    fn unix_time_at_most(&self) -> Duration {
+        // The guard shows no time that is later than the calendar's.
+        self.clock.recent_unix_time() + RECENT
     }
 }

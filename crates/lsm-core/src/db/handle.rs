@@ -247,6 +247,8 @@ pub struct Partition(Arc<PartitionHandle>);
 pub(super) struct PartitionHandle {
     db: Db,
     state: Arc<PartitionState>,
+    /// Reads through it see entries that have expired.
+    pub(super) sees_expired: bool,
 }
 
 impl OpenPartition for PartitionHandle {
@@ -261,7 +263,16 @@ impl OpenPartition for PartitionHandle {
 
 impl Partition {
     fn new(db: Db, state: Arc<PartitionState>) -> Partition {
-        Partition(Arc::new(PartitionHandle { db, state }))
+        Partition(Arc::new(PartitionHandle { db, state, sees_expired: false }))
+    }
+
+    /// Returns a handle whose reads see expired entries until a compaction removes them, also reads through snapshots
+    /// and transactions.
+    #[must_use]
+    pub fn with_expired(&self) -> Partition {
+        let db = self.open_db().clone();
+        let state = self.state().clone();
+        Partition(Arc::new(PartitionHandle { db, state, sees_expired: true }))
     }
 
     pub(super) fn handle(&self) -> &Arc<PartitionHandle> {

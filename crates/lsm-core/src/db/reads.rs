@@ -11,12 +11,13 @@ use arc_swap::Guard;
 use super::handle::PartitionHandle;
 use super::{DbInner, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Expiry;
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{PinnedView, ReadAt};
 use crate::read::{
-    self, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range, ReadPoint,
-    prefix_bounds,
+    self, Alive, AliveAt, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range,
+    ReadPoint, ReadTime, RemainingTime, prefix_bounds,
 };
 use crate::snapshot::RegisteredSnapshot;
 use crate::types::{SeqNo, Slice};
@@ -72,6 +73,35 @@ impl Partition {
         }
     }
 
+    /// The entries that have not expired for a read of `view` now, or as `snapshot` sees it; `None` if all are seen.
+    #[inline]
+    fn alive<'a>(&'a self, view: &'a ReadView, snapshot: Option<&Snapshot>) -> Option<Alive<'a>> {
+        // The whole cost of a partition without a rule.
+        let rule = view.expiry.as_ref()?;
+        self.alive_by(rule, snapshot)
+    }
+
+    fn alive_by<'a>(
+        &'a self,
+        rule: &'a Arc<dyn Expiry>,
+        snapshot: Option<&Snapshot>,
+    ) -> Option<Alive<'a>> {
+        if self.handle().sees_expired {
+            return None;
+        }
+        let time = match snapshot {
+            None => ReadTime::Now(&*self.db().runner.calendar),
+            // Without a time it is older than the rule.
+            Some(snapshot) => ReadTime::At(rule.now(snapshot.registered.unix_time()?)),
+        };
+        Some(Alive { rule, key_form: self.state().key_form, time })
+    }
+
+    /// The entries that have not expired as `snapshot` sees them; `None` if all are seen.
+    pub(super) fn alive_at(&self, snapshot: &Snapshot) -> Option<AliveAt> {
+        self.alive(&self.state().view(), Some(snapshot)).map(Alive::fixed)
+    }
+
     #[inline]
     fn look<T>(
         &self,
@@ -84,7 +114,8 @@ impl Partition {
         let tables = &*self.db().setup.tables;
         let store = state.store();
         let operator = state.operator();
-        let context = GetContext { view: &view, tables, store, operator, seq };
+        let alive = self.alive(&view, snapshot);
+        let context = GetContext { view: &view, tables, store, operator, seq, alive };
         let hooks = state.load_hooks();
         let pinned = PinnedView { context, hooks: &hooks, partition: &state.name };
         let looked = state.key_form.with_stored(key, |key| look(&pinned, key));
@@ -127,7 +158,8 @@ impl Partition {
         let state = self.state();
         let store = state.store();
         let operator = state.operator();
-        let context = GetContext { view: &view, tables, store, operator, seq };
+        let alive = self.alive(&view, snapshot);
+        let context = GetContext { view: &view, tables, store, operator, seq, alive };
         let found = state.key_form.with_stored(key, |key| read::get(&context, key));
         found.map_err(|error| error.in_partition(&state.name))
     }
@@ -147,7 +179,9 @@ impl Partition {
         let state = self.state();
         let store = state.store();
         let operator = state.operator();
-        let context = GetContext { view: &view, tables, store, operator, seq };
+        let alive = self.alive(&view, snapshot).map(Alive::fixed);
+        let alive = alive.as_ref().map(|alive| alive.of(state.key_form));
+        let context = GetContext { view: &view, tables, store, operator, seq, alive };
         let found = read::multi_get(&context, state.key_form, keys);
         found.map_err(|error| error.in_partition(&state.name))
     }
@@ -173,6 +207,7 @@ impl Partition {
     /// A closed database; a dropped partition; a snapshot of another database.
     pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
+        let alive = self.alive(&view, snapshot).map(Alive::fixed);
         // Owned, because a scan may outlive many views. A guard would delay their release.
         let view = Guard::into_inner(view);
         // Keeps the database open: a close could hand the folder to another process under a running scan.
@@ -185,7 +220,14 @@ impl Partition {
         let key_form = self.state().key_form;
         let store = self.state().store().cloned();
         let operator = self.state().operator().cloned();
-        Ok(ReadPoint { view, seq, open, key_form, store, operator, check: None })
+        Ok(ReadPoint { view, seq, open, key_form, store, operator, alive, check: None })
+    }
+
+    /// Returns the time after which the entry of `key` is not there any more; `None` if it is not there.
+    pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
+        let unix_time = self.db().runner.calendar.unix_time();
+        let point = self.read_point_at(None)?;
+        point.remaining_time(key.as_ref(), &self.state().load_hooks(), unix_time)
     }
 
     /// Returns whether `key` exists.
@@ -280,7 +322,11 @@ impl DbInner {
     pub(super) fn register_snapshot(&self) -> RegisteredSnapshot {
         // The number is taken inside of the registration. Otherwise, a compaction could drop in
         // between the entries that the snapshot has to see.
-        self.snapshots.register(|| self.commit.visible_seq(), || self.context.clock.now())
+        let registered =
+            self.snapshots.register(|| self.commit.visible_seq(), || self.context.clock.now());
+        // Two clocks are read only if it matters.
+        let has_expiry = self.catalog.work().has_expiry();
+        registered.at(has_expiry.then(|| self.runner.calendar.unix_time()))
     }
 
     /// The age of the oldest snapshot.

@@ -97,7 +97,7 @@ impl Transaction {
         let key = key.as_ref();
         partition.check_snapshot(&self.snapshot)?;
         let own = self.own(partition).and_then(|own| own.get(key));
-        seen(partition, key, own, || {
+        seen((partition, &self.snapshot), key, own, || {
             // Before the read: a failed read gives its caller information, too. The transaction's own
             // writes need no validation.
             self.reads.note_key(partition.state(), key);
@@ -113,11 +113,12 @@ impl Transaction {
     ) -> Result<Vec<Option<Slice>>> {
         partition.check_snapshot(&self.snapshot)?;
         let own = self.own(partition);
+        let merging = Merging::of(partition, &self.snapshot);
         let mut values = vec![None; keys.len()];
         let mut others = Vec::new();
         for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
             match own.and_then(|own| own.get(key)) {
-                Some(OwnWrite::Put(value)) => values[at] = Some(value.clone()),
+                Some(OwnWrite::Put(value)) => values[at] = merging.shown(key, value.clone()),
                 Some(OwnWrite::Delete) => {}
                 own => others.push((at, key, own)),
             }
@@ -127,7 +128,7 @@ impl Transaction {
         keys.iter().for_each(|key| self.reads.note_key(partition.state(), key));
         let found = self.snapshot.multi_get(partition, &keys)?;
         for ((at, key, own), value) in others.into_iter().zip(found) {
-            values[at] = seen(partition, key, own, || Ok(value))?;
+            values[at] = seen((partition, &self.snapshot), key, own, || Ok(value))?;
         }
         Ok(values)
     }
@@ -160,7 +161,7 @@ impl Transaction {
         // error, and is not noted: the reads of the other partition would be validated in its place.
         let reads = if is_own { self.reads.clone() } else { Arc::default() };
         let scan = Reads::begin_scan(&reads, partition.state(), &bounds);
-        let merging = Merging::of(partition);
+        let merging = Merging::of(partition, &self.snapshot);
         TransactionRange::new(stored, OwnRange::new(own, bounds), scan, merging)
     }
 
@@ -194,13 +195,14 @@ impl Transaction {
     /// The own state of a key after a merge.
     fn merged(&mut self, partition: &Partition, key: &[u8], operand: &[u8]) -> Result<OwnWrite> {
         check_operand(partition.state(), key, operand)?;
-        let merging = Merging::of(partition);
+        let merging = Merging::of(partition, &self.snapshot);
         Ok(match own_of(&mut self.writes, partition).get(key) {
             None => OwnWrite::Merge(Slice::copy_from(operand)),
             // Without a value the operand is the value.
             Some(OwnWrite::Delete) => OwnWrite::Put(Slice::copy_from(operand)),
             Some(OwnWrite::Put(value)) => {
-                OwnWrite::Put(merging.fold(key, Some(value.clone()), operand)?)
+                // As for every reader, an expired value is no base.
+                OwnWrite::Put(merging.fold(key, merging.shown(key, value.clone()), operand)?)
             }
             Some(OwnWrite::Merge(older)) => {
                 OwnWrite::Merge(merging.fold(key, Some(older.clone()), operand)?)
@@ -323,7 +325,7 @@ impl Transaction {
         self.is_deadlocked |= locked.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock);
         locked?;
         let own = self.own(partition).and_then(|own| own.get(key));
-        seen(partition, key, own, || {
+        seen((partition, &self.snapshot), key, own, || {
             // The number first: the later read sees every operation through it.
             let seq = inner.commit.visible_seq();
             self.reads.note_locked(partition.state(), stored, seq);

@@ -1,7 +1,7 @@
 //! Ready-made compaction filters: entries that expire, and dropped prefixes.
 //!
-//! Both respect snapshots: an entry that a snapshot sees stays until the snapshot is released. Neither
-//! hides an entry from reads before a compaction has removed it.
+//! Both respect snapshots: an entry that a snapshot sees stays until the snapshot is released. A stored rule of
+//! expiry is also obeyed by reads; the others hide no entry before a compaction has removed it.
 
 mod prefix;
 mod ttl;

@@ -15,17 +15,17 @@ use crate::types::{EntryKind, KeyForm};
 /// no program writes. Tables from before the partition had this filter are rewritten once, so that their
 /// times are known, too.
 ///
-/// **Reads** do not evaluate the filter: gets and scans return an entry until a flush or a compaction has
-/// removed it. An application that must not see expired entries compares the time itself. After the
-/// removal of an entry, an older version of its key never reappears. A snapshot still sees its entries;
+/// An older version of a key never reappears after an entry has expired. A snapshot still sees its entries;
 /// they are removed some seconds after its release if they are more than a tenth of a table, and
 /// otherwise later with the rest.
 ///
 /// There are two forms:
 /// - [`TtlFilter::stored`] takes a rule that names the place of the time. The rule is stored with the
-///   partition, and every open finds it.
+///   partition, and every open finds it. **Reads** obey it: an expired entry is not there, unless
+///   [`TtlRule::reads_see_expired`] is set.
 /// - [`TtlFilter::new`] takes code. Each open must supply the code through its hook provider, or through
-///   `partition_with`; `Db::health` names the partitions without it.
+///   `partition_with`; `Db::health` names the partitions without it. **Reads** do not call it: gets and
+///   scans return an entry until a flush or a compaction has removed it.
 #[derive(Clone)]
 pub struct TtlFilter {
     expiry: Arc<dyn Expiry>,

@@ -3,7 +3,8 @@
 //! ```text
 //! byte 0   version, 1
 //! byte 1   bit 0: the number is in the value, else in the key; bit 1: its place is counted
-//!          from the end; bit 2: little-endian; bit 3: there is a time to live
+//!          from the end; bit 2: little-endian; bit 3: there is a time to live; bit 4: reads see
+//!          expired entries
 //! byte 2   bytes of the number: 4 or 8
 //! byte 3   unit: 0 seconds, 1 milliseconds, 2 microseconds, 3 nanoseconds
 //! varint   bytes before the number, or after it where it is counted from the end
@@ -24,6 +25,7 @@ const IN_VALUE: u8 = 1;
 const FROM_END: u8 = 2;
 const LITTLE_ENDIAN: u8 = 4;
 const HAS_TIME_TO_LIVE: u8 = 8;
+const SEEN_BY_READS: u8 = 16;
 
 /// The default of [`TtlRule::stays_at_most`].
 const STAYS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -60,6 +62,16 @@ impl TimeUnit {
         all.get(usize::from(number)).copied()
     }
 
+    /// The time of so many units.
+    fn time(self, units: u64) -> Duration {
+        match self {
+            TimeUnit::Seconds => Duration::from_secs(units),
+            TimeUnit::Millis => Duration::from_millis(units),
+            TimeUnit::Micros => Duration::from_micros(units),
+            TimeUnit::Nanos => Duration::from_nanos(units),
+        }
+    }
+
     /// The number of whole units in `time`.
     fn whole(self, time: Duration) -> u64 {
         let units = match self {
@@ -83,25 +95,22 @@ impl TimeUnit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TtlRule {
-    in_value: bool,
-    from_end: bool,
+    /// As they are stored, without [`HAS_TIME_TO_LIVE`].
+    flags: u8,
     /// The number of bytes before it, or after it.
     offset: u64,
     width: TimeWidth,
-    is_little_endian: bool,
     unit: TimeUnit,
     time_to_live: Option<Duration>,
     stays_for: Duration,
 }
 
 impl TtlRule {
-    fn at(in_value: bool, from_end: bool, offset: usize) -> TtlRule {
+    fn at(flags: u8, offset: usize) -> TtlRule {
         TtlRule {
-            in_value,
-            from_end,
+            flags,
             offset: offset as u64,
             width: TimeWidth::U64,
-            is_little_endian: false,
             unit: TimeUnit::Seconds,
             time_to_live: None,
             stays_for: STAYS_FOR,
@@ -110,25 +119,25 @@ impl TtlRule {
 
     /// Returns the rule for a time in the key after `offset` bytes.
     pub fn in_key(offset: usize) -> TtlRule {
-        TtlRule::at(false, false, offset)
+        TtlRule::at(0, offset)
     }
 
     /// Returns the rule for a time in the key before the last `offset` bytes.
     pub fn in_key_from_end(offset: usize) -> TtlRule {
-        TtlRule::at(false, true, offset)
+        TtlRule::at(FROM_END, offset)
     }
 
     /// Returns the rule for a time in the value after `offset` bytes.
     ///
     /// Such a partition cannot have large values, because a compaction does not read them.
     pub fn in_value(offset: usize) -> TtlRule {
-        TtlRule::at(true, false, offset)
+        TtlRule::at(IN_VALUE, offset)
     }
 
     /// Returns the rule for a time in the value before the last `offset` bytes. Otherwise as
     /// [`in_value`](Self::in_value).
     pub fn in_value_from_end(offset: usize) -> TtlRule {
-        TtlRule::at(true, true, offset)
+        TtlRule::at(IN_VALUE | FROM_END, offset)
     }
 
     /// Sets the width of the time. Default: [`TimeWidth::U64`].
@@ -139,7 +148,7 @@ impl TtlRule {
 
     /// Makes the time little-endian. Default: big-endian, as in keys that sort by time.
     pub fn little_endian(mut self) -> TtlRule {
-        self.is_little_endian = true;
+        self.flags |= LITTLE_ENDIAN;
         self
     }
 
@@ -165,18 +174,19 @@ impl TtlRule {
         self
     }
 
+    /// Sets whether reads see an expired entry as long as no compaction has removed it. Default: no, an
+    /// expired entry is not there for any read.
+    pub fn reads_see_expired(mut self, are_seen: bool) -> TtlRule {
+        self.flags &= !SEEN_BY_READS;
+        if are_seen {
+            self.flags |= SEEN_BY_READS;
+        }
+        self
+    }
+
     /// The parameters that are stored.
     pub(super) fn params(&self) -> Vec<u8> {
-        let mut flags = 0;
-        if self.in_value {
-            flags |= IN_VALUE;
-        }
-        if self.from_end {
-            flags |= FROM_END;
-        }
-        if self.is_little_endian {
-            flags |= LITTLE_ENDIAN;
-        }
+        let mut flags = self.flags;
         if self.time_to_live.is_some() {
             flags |= HAS_TIME_TO_LIVE;
         }
@@ -197,7 +207,7 @@ impl TtlRule {
             return None;
         }
         let flags = reader.u8().ok()?;
-        let known = IN_VALUE | FROM_END | LITTLE_ENDIAN | HAS_TIME_TO_LIVE;
+        let known = IN_VALUE | FROM_END | LITTLE_ENDIAN | HAS_TIME_TO_LIVE | SEEN_BY_READS;
         let width = reader.u8().ok()?;
         if flags & !known != 0 || !matches!(width, 4 | 8) {
             return None;
@@ -269,6 +279,14 @@ impl Expiry for StoredRule {
     fn reads_values(&self) -> bool {
         self.has(IN_VALUE)
     }
+
+    fn hides(&self) -> bool {
+        !self.has(SEEN_BY_READS)
+    }
+
+    fn unix_time(&self, moment: u64) -> Option<Duration> {
+        Some(self.unit.time(moment))
+    }
 }
 
 #[cfg(test)]
@@ -334,6 +352,10 @@ mod tests {
             .time_to_live(Duration::from_secs(1))
             .stays_at_most(Duration::from_millis(5));
         assert_eq!(rule.params(), [1, 0b1111, 4, 1, 0xac, 2, 0xe8, 7, 5]);
+        assert!(stored(&rule).hides());
+        let seen = rule.reads_see_expired(true);
+        assert_eq!(seen.params()[1], 0b1_1111);
+        assert!(!stored(&seen).hides());
         assert_eq!(TtlRule::in_key(0).params(), [1, 0, 8, 0, 0, 0x80, 0xa3, 5]);
     }
 
@@ -345,7 +367,7 @@ mod tests {
             assert!(TtlRule::from_params(&good[..at]).is_none(), "{at}");
         }
         assert!(TtlRule::from_params(&[&good[..], &[0]].concat()).is_none());
-        for (at, byte) in [(0, 2), (1, 16), (2, 5), (3, 4)] {
+        for (at, byte) in [(0, 2), (1, 32), (2, 5), (3, 4)] {
             let mut bad = good.clone();
             bad[at] = byte;
             assert!(TtlRule::from_params(&bad).is_none(), "{at}");

@@ -44,11 +44,12 @@ mod verify;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
-use crate::clock::Clock;
+use crate::clock::{CalendarGuard, Clock};
 use crate::db::{Builder, Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, OpenFiles};
@@ -92,6 +93,8 @@ pub struct SyncResult {
 pub struct FollowedCut {
     inner: Arc<Inner>,
     kept: Arc<CutViews>,
+    /// The time by which entries have expired in it.
+    unix_time: Duration,
 }
 
 /// The views of a cut. They hold no handle: the follower keeps one of these itself.
@@ -118,7 +121,7 @@ impl FollowedCut {
     pub fn partition(&self, id: PartitionId) -> Option<ReplicaView> {
         let (followed, view) = self.kept.partitions.get(&id)?;
         let handle = FollowedPartition { inner: self.inner.clone(), followed: followed.clone() };
-        Some(handle.at(view.clone()))
+        Some(handle.at(view.clone(), || self.unix_time))
     }
 }
 
@@ -142,6 +145,8 @@ struct Inner {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     clock: Arc<dyn Clock>,
+    /// Says how far the calendar counts.
+    calendar: CalendarGuard,
     files: Arc<OpenFiles>,
     tables: Arc<TableContext>,
     slabs: Arc<SlabPool>,
@@ -169,6 +174,13 @@ struct Inner {
 struct FollowedPartitions {
     by_id: BTreeMap<PartitionId, Arc<Followed>>,
     by_name: HashMap<Arc<str>, PartitionId>,
+}
+
+impl Inner {
+    /// The time since 1970 by which entries expire.
+    fn unix_time(&self) -> Duration {
+        self.calendar.look(&*self.clock).0
+    }
 }
 
 impl Follower {
@@ -204,7 +216,7 @@ impl Follower {
     /// As [`Follower::sync`]; [`ErrorKind::Unsupported`] if only flushed tables are followed.
     pub fn sync_group(&self, group: &[PartitionId], reach: SyncReach) -> Result<FollowedCut> {
         let kept = self.inner.sync_group(group, reach)?;
-        Ok(FollowedCut { inner: self.inner.clone(), kept: Arc::new(kept) })
+        Ok(self.cut_of(Arc::new(kept)))
     }
 
     /// Returns whether flushed tables alone are followed.
@@ -247,7 +259,12 @@ impl Follower {
 
     /// Returns all partitions as of the last whole sync.
     pub fn cut(&self) -> FollowedCut {
-        FollowedCut { inner: self.inner.clone(), kept: self.inner.cut.load_full() }
+        self.cut_of(self.inner.cut.load_full())
+    }
+
+    fn cut_of(&self, kept: Arc<CutViews>) -> FollowedCut {
+        let unix_time = self.inner.unix_time();
+        FollowedCut { inner: self.inner.clone(), kept, unix_time }
     }
 
     /// Returns whether the primary publishes its commits on this machine, so that a partition can

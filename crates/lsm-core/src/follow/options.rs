@@ -10,7 +10,7 @@ use super::attach::open_manifest;
 use super::tail::FollowPosition;
 use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::cache::Blocks;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{CalendarGuard, Clock, SystemClock};
 use crate::db::open::random_from_hasher_keys;
 use crate::error::Result;
 use crate::fs::{FolderFs, Fs, OpenFiles, OsFs};
@@ -97,6 +97,7 @@ impl FollowOptions {
         let inner = Arc::new(Inner {
             fs,
             dir,
+            calendar: CalendarGuard::new(&*clock),
             clock,
             files,
             tables,

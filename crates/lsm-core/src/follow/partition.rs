@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
@@ -20,8 +21,8 @@ use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{self, PinnedView, ReadAt};
 use crate::read::{
-    self, Bounds, Cursor, GetContext, KeyRange, Keys, OpenPartition, Range, ReadPoint,
-    prefix_bounds,
+    self, AliveAt, Bounds, Cursor, GetContext, KeyRange, Keys, OpenPartition, Range, ReadPoint,
+    RemainingTime, prefix_bounds,
 };
 use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
 use crate::version::{HookRecord, PartitionVersion, TableContext};
@@ -270,11 +271,17 @@ impl FollowedPartition {
     #[inline]
     pub fn view(&self) -> Result<ReplicaView> {
         self.followed.check_live()?;
-        Ok(self.at(self.followed.pin()))
+        Ok(self.at(self.followed.pin(), || self.inner.unix_time()))
     }
 
-    pub(super) fn at(&self, view: Arc<PublishedView>) -> ReplicaView {
-        ReplicaView { partition: self.clone(), view }
+    /// The partition as it is in `view`, at `unix_time`.
+    pub(super) fn at(
+        &self,
+        view: Arc<PublishedView>,
+        unix_time: impl FnOnce() -> Duration,
+    ) -> ReplicaView {
+        let alive = view.hooks.hiding().map(|rule| AliveAt::new(rule, unix_time()));
+        ReplicaView { partition: self.clone(), view, alive }
     }
 }
 
@@ -283,9 +290,26 @@ impl FollowedPartition {
 pub struct ReplicaView {
     partition: FollowedPartition,
     view: Arc<PublishedView>,
+    /// The entries that have not expired; `None` if all are seen.
+    alive: Option<AliveAt>,
 }
 
 impl ReplicaView {
+    /// Returns the same state with the expired entries that no compaction has removed.
+    #[must_use]
+    pub fn with_expired(self) -> ReplicaView {
+        ReplicaView { alive: None, ..self }
+    }
+
+    /// Returns the time after which the entry of `key` is not there any more; `None` if it is not there.
+    ///
+    /// # Errors
+    /// Those of a get.
+    pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
+        let unix_time = self.partition.inner.unix_time();
+        self.point().remaining_time(key.as_ref(), &self.view.hooks, unix_time)
+    }
+
     /// Returns the newest commit that may be seen.
     pub fn commit(&self) -> Commit {
         Commit { seq: self.view.seq, epoch: self.view.epoch }
@@ -308,7 +332,9 @@ impl ReplicaView {
         tables.check_process()?;
         let store = self.view.hooks.store.as_ref();
         let operator = self.view.hooks.operator.as_ref();
-        Ok(GetContext { view: &self.view.view, tables, store, operator, seq: self.view.seq })
+        let alive = self.alive.as_ref().map(|it| it.of(self.partition.followed.key_form));
+        let seq = self.view.seq;
+        Ok(GetContext { view: &self.view.view, tables, store, operator, seq, alive })
     }
 
     #[inline]
@@ -374,6 +400,7 @@ impl ReplicaView {
             key_form: self.partition.followed.key_form,
             store: self.view.hooks.store.clone(),
             operator: self.view.hooks.operator.clone(),
+            alive: self.alive.clone(),
             check: None,
         }
     }

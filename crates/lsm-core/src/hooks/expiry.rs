@@ -33,6 +33,19 @@ pub trait Expiry: Send + Sync {
     fn reads_values(&self) -> bool {
         false
     }
+
+    /// Returns `true` if readers do not see an expired entry either. Then they call
+    /// [`expires_at`](Self::expires_at) with each entry that they find, on their own threads, and a panic is
+    /// theirs. Default: no.
+    fn hides(&self) -> bool {
+        false
+    }
+
+    /// Returns a moment as the time since 1970; `None` if it is not measured by the database's clock. Default.
+    fn unix_time(&self, moment: u64) -> Option<Duration> {
+        let _ = moment;
+        None
+    }
 }
 
 /// The [`Expiry`] of a partition and the mark by which tables know it.
@@ -62,6 +75,11 @@ impl PartitionHooks {
     pub fn ageing(&self) -> Option<&Ageing> {
         let known = self.ageing.0.get_or_init(|| self.filters.iter().find_map(ageing_of));
         known.as_ref()
+    }
+
+    /// The times by which readers do not see expired entries.
+    pub fn hiding(&self) -> Option<&Arc<dyn Expiry>> {
+        self.ageing().map(|ageing| &ageing.expiry).filter(|expiry| expiry.hides())
     }
 }
 

@@ -332,6 +332,14 @@ impl Expiry for GuardedExpiry {
     fn reads_values(&self) -> bool {
         self.hook.unwind("reads_values", || self.expiry.reads_values())
     }
+
+    fn hides(&self) -> bool {
+        self.hook.unwind("hides", || self.expiry.hides())
+    }
+
+    fn unix_time(&self, moment: u64) -> Option<Duration> {
+        self.hook.unwind("unix_time", || self.expiry.unix_time(moment))
+    }
 }
 
 impl BlockVerifier for HookPart<Arc<dyn BlockVerifier>> {

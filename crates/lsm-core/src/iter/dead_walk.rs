@@ -39,10 +39,23 @@ pub struct DeadRange {
     pub since: SeqNo,
 }
 
-/// The memory of walks over dead entries.
+/// The memory of walks over dead entries, and the entries that have expired for the reader.
 pub trait DeadEntries {
     /// Returns `true` if there is one.
     fn is_kept(&self) -> bool;
+
+    /// Returns `true` if the reader must ask for each entry whether it has expired.
+    #[inline]
+    fn may_expire(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if the entry, the newest version of its key, has expired for the reader. No such key is part of
+    /// a range: for another reader it may not have.
+    fn is_expired(&self, user: &[u8], trailer: Trailer, value: &[u8]) -> bool {
+        let _ = (user, trailer, value);
+        false
+    }
 
     /// Returns the range around `user` that a reader at `seq` may pass over.
     fn find(&self, user: &[u8], seq: SeqNo) -> Option<DeadRange>;

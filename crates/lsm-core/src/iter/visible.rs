@@ -1,5 +1,5 @@
 //! The entries that a reader at one sequence number sees: the newest visible version of each key,
-//! without tombstones, and without what lies below a clear or a deleted range.
+//! without tombstones, without what lies below a clear or a deleted range, and without what has expired.
 //!
 //! Forwards, the inner cursor stays on the current entry, so only the user key is copied.
 //! Backwards, the versions of a key come oldest first, so the last visible version is copied aside.
@@ -217,7 +217,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             return self.next_in_run();
         }
         match std::mem::replace(&mut self.position, CursorPosition::Invalid) {
-            // The one entry that could equal the target is a tombstone, which is passed over below.
+            // The one entry that could equal the target is a tombstone: passed over below.
             CursorPosition::Backward => {
                 self.inner.seek(Some(KeyRef::new(&self.key, Trailer::LAST)))?;
             }
@@ -238,7 +238,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 }
             };
             // A run ends where the deleted ranges over its keys change.
-            if trailer.seq() <= self.seq && shows(trailer, self.floors.here()) {
+            if self.is_shown(trailer, self.floors.here()) {
                 self.trailer = trailer;
                 return Ok(());
             }
@@ -272,12 +272,22 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         }
         // Nearly always this very entry: looked at without a call and a loop.
         let KeyRef { user, trailer } = self.inner.key();
-        let is_shown = trailer.seq() <= self.seq && shows(trailer, self.floors.at(user));
-        if is_shown && is_before_upper(&self.upper, user) {
+        let floor = self.floors.at(user);
+        if is_before_upper(&self.upper, user) && self.is_shown(trailer, floor) {
             self.enter(trailer);
             return Ok(());
         }
         self.search_forward()
+    }
+
+    /// Returns `true` if the reader sees the entry that the inner cursor is on, the newest of its key.
+    #[inline]
+    fn is_shown(&self, trailer: Trailer, floor: SeqNo) -> bool {
+        let is_seen = trailer.seq() <= self.seq && shows(trailer, floor);
+        if !is_seen || !self.memory.may_expire() {
+            return is_seen;
+        }
+        !self.memory.is_expired(self.inner.key().user, trailer, self.inner.value())
     }
 
     /// Makes the entry that the inner cursor is on the current one.
@@ -332,8 +342,12 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             let floor = self.floors.at(user);
             if shows(trailer, floor) {
                 walk.end(&self.memory, self.seq);
-                self.enter(trailer);
-                return Ok(());
+                if self.is_shown(trailer, floor) {
+                    self.enter(trailer);
+                    return Ok(());
+                }
+                self.inner.next_key(&mut self.key)?;
+                continue;
             }
             if let Some(known) = walk.pass(&self.memory, user, trailer, (self.seq, floor)) {
                 // To all versions: the walk must notice one that is newer than the reader.
@@ -396,6 +410,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             let floor = self.floors.at(&self.key);
             if shows(self.trailer, floor) {
                 walk.end(&self.memory, self.seq);
+                if self.memory.is_expired(&self.key, self.trailer, &self.value) {
+                    continue;
+                }
                 self.position = CursorPosition::Backward;
                 return Ok(());
             }

@@ -99,7 +99,10 @@ impl PartitionState {
         active: Arc<Memtable>,
         work: &Arc<WorkList>,
     ) -> PartitionState {
-        let view = ReadView::new(active, Vec::new(), version);
+        let view = ReadView::new(active, Vec::new(), version).with_expiry(hooks.hiding());
+        if view.expiry.is_some() {
+            work.note_expiry();
+        }
         let version = &view.version;
         work.note(version.id, &view, version.options.logged);
         // Compactions may be due from the time before the database was opened.
@@ -172,7 +175,20 @@ impl PartitionState {
         // A write between these two stores may pass unchecked: the new epoch below makes the commit
         // path check it again.
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
+        let is_hiding = hooks.hiding().is_some();
+        if is_hiding {
+            // Before the view: a snapshot that is taken from then on knows its time.
+            self.work.note_expiry();
+        }
         self.hooks.store(Arc::new(hooks));
+        {
+            let _change = self.change.lock();
+            let view = self.view.load_full();
+            if is_hiding || view.expiry.is_some() {
+                let ReadView { active, sealed, version, .. } = &*view;
+                self.put_view(ReadView::new(active.clone(), sealed.clone(), version.clone()));
+            }
+        }
         // Last: a writer that reads the new number also sees the new rules, so a write that was
         // checked under the old number is checked again.
         self.rules_epoch.fetch_add(1, Ordering::Release);
@@ -240,6 +256,7 @@ impl PartitionState {
 
     /// Puts a view in the place of the present one. The caller holds `change`.
     fn put_view(&self, view: ReadView) {
+        let view = view.with_expiry(self.hooks.load().hiding());
         // Before the view is visible: invariant 2 of the work list.
         self.work.note(self.id, &view, self.logged);
         self.view.store(Arc::new(view));

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::hooks::Expiry;
 use crate::iter::DeadRange;
 use crate::memtable::{Memtable, clear_seqs_of, spans_of};
 use crate::types::{ClearSeqs, DeletedRange, DeletedRanges, Gap, SeqNo, SpanLayers};
@@ -17,6 +18,8 @@ pub struct ReadView {
     pub sealed: Vec<Arc<Memtable>>,
     /// The tables.
     pub version: Arc<PartitionVersion>,
+    /// The rule by which readers do not see expired entries.
+    pub expiry: Option<Arc<dyn Expiry>>,
     /// The clear sequences of everything but the active memtable.
     settled: ClearSeqs,
     /// The newest of these, or zero.
@@ -40,7 +43,22 @@ impl ReadView {
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
         let settled_spans = version.spans.and(&spans_of(&sealed));
         let dead_epoch = active.dead().epoch();
-        ReadView { active, sealed, version, settled, newest_settled, settled_spans, dead_epoch }
+        ReadView {
+            active,
+            sealed,
+            version,
+            expiry: None,
+            settled,
+            newest_settled,
+            settled_spans,
+            dead_epoch,
+        }
+    }
+
+    /// The same view; its readers do not see what has expired by this rule.
+    #[must_use]
+    pub fn with_expiry(self, expiry: Option<&Arc<dyn Expiry>>) -> ReadView {
+        ReadView { expiry: expiry.cloned(), ..self }
     }
 
     /// The range around `user` without entries for a reader at `seq`, if one is known.

@@ -14,15 +14,18 @@
 //!    with one.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 use super::ReadView;
 use crate::types::{MemtableId, PartitionId};
 
-/// The partitions that have work, under one lock.
+/// The partitions that have work, under one lock; and whether any partition ever had a rule by which readers do not see
+/// expired entries. It never goes back, so a snapshot knows its time if it may need it: relaxed, a snapshot that is
+/// taken while the rule comes sees everything.
 #[derive(Default)]
-pub struct WorkList(Mutex<WorkState>);
+pub struct WorkList(Mutex<WorkState>, AtomicBool);
 
 #[derive(Default)]
 struct WorkState {
@@ -127,6 +130,16 @@ impl WorkList {
     /// Notes that a partition has other tables or hooks than before.
     pub(super) fn note_changed(&self, id: PartitionId) {
         self.0.lock().changed.insert(id);
+    }
+
+    /// Notes that a partition has a rule by which readers do not see expired entries.
+    pub(super) fn note_expiry(&self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a partition has or had such a rule.
+    pub fn has_expiry(&self) -> bool {
+        self.1.load(Ordering::Relaxed)
     }
 
     /// Notes that a partition has a value store.

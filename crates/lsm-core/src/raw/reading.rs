@@ -138,7 +138,7 @@ pub fn read(
     let mut looks = Looks { context, key, hash, at, is_fresh, witness, seq: None, chain: None };
     let found = read::search(context.view, key, &mut looks)?;
     if let Some(chain) = looks.chain {
-        return chain.finish().map(|value| Some(value.into()));
+        return Ok(chain.finish()?.map(Into::into));
     }
     Ok(if read::is_answer(context, key, looks.seq)? { found.flatten() } else { None })
 }

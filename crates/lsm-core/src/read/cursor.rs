@@ -148,7 +148,8 @@ impl Cursor {
                 let point = self.point();
                 let key = self.entries.key();
                 let value = match kind {
-                    EntryKind::Operand => point.fold(key),
+                    // A cursor is on no entry that has expired.
+                    EntryKind::Operand => point.fold(key).map(Option::unwrap_or_default),
                     _ => point.read_handle(key, self.entries.value()),
                 };
                 let value = value?;

@@ -54,6 +54,7 @@ impl<'a> Chain<'a> {
                 return Ok(false);
             }
             (Some(EntryKind::Tombstone), _) => {}
+            (Some(EntryKind::Value), _) if !self.context.is_alive(self.key, Some(&value)) => {}
             (Some(EntryKind::Value), _) => self.base = Some(value.to_vec()),
             (Some(EntryKind::Handle), Some(store)) => {
                 let read = store.read(&value).map_err(|error| error.at_key(self.key))?;
@@ -65,29 +66,32 @@ impl<'a> Chain<'a> {
         Ok(true)
     }
 
-    /// The value.
+    /// The value; `None` if it has expired.
     ///
     /// # Errors
     /// Those of the operator; corruption if a version below the oldest may be lost.
-    pub fn finish(self) -> Result<Vec<u8>> {
+    pub fn finish(self) -> Result<Option<Vec<u8>>> {
         if !self.has_ended {
             is_answer(self.context, self.key, None)?;
         }
         let operands = self.operands.iter().rev().map(|operand| &operand[..]);
-        self.operator.fold(self.key, self.base, operands)
+        let folded = self.operator.fold(self.key, self.base, operands)?;
+        Ok(Some(folded).filter(|folded| self.context.is_alive(self.key, Some(folded))))
     }
 }
 
-/// The value of `key`, a stored key whose newest visible version is an operand.
+/// The value of `key`, a stored key whose newest visible version is an operand; `None` if it has expired.
 ///
 /// # Errors
 /// Those of a get, and of the operator; [`ErrorKind::Unsupported`] if its code is missing.
 #[cold]
-pub fn fold(context: &GetContext<'_>, key: &[u8]) -> Result<Vec<u8>> {
+pub fn fold(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let chain = Chain::new(context, key)?;
     let gaps = &context.view.version.gaps;
-    // Where entries are lost, each version is looked at by itself.
-    let floor = gaps.is_empty().then(|| context.view.deleted_at(key, context.seq));
+    // Where entries are lost, and where the value below may have expired, each version is looked at by itself.
+    let are_folds_used =
+        gaps.is_empty() && !context.alive.is_some_and(|alive| alive.rule.reads_values());
+    let floor = are_folds_used.then(|| context.view.deleted_at(key, context.seq));
     let mut versions = Versions { chain, hash: bloom_hash(key), at: context.seq, floor };
     search(context.view, key, &mut versions)?;
     versions.chain.finish()
@@ -99,7 +103,7 @@ pub(super) fn fold_checked(
     tables: &Arc<TableContext>,
     key: &[u8],
     check: &Arc<dyn BlockCheck>,
-) -> Result<Vec<u8>> {
+) -> Result<Option<Vec<u8>>> {
     let mut chain = Chain::new(context, key)?;
     let clear_seq = context.view.clear_at(context.seq);
     let sources = Source::all_checked(context.view, tables, clear_seq, Some(check))?;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::expired::Alive;
 use super::fold::fold;
 use crate::error::{Error, Result};
 use crate::hooks::{AttachedOperator, AttachedStore};
@@ -27,6 +28,16 @@ pub struct GetContext<'a> {
     pub operator: Option<&'a Arc<AttachedOperator>>,
     /// Operations up to this one are seen.
     pub seq: SeqNo,
+    /// The entries that have not expired; `None` if all are seen.
+    pub alive: Option<Alive<'a>>,
+}
+
+impl GetContext<'_> {
+    /// Returns `false` if the entry of `key` has expired. `value` is that of the entry, if it is at hand.
+    #[inline]
+    pub(super) fn is_alive(&self, key: &[u8], value: Option<&[u8]>) -> bool {
+        self.alive.as_ref().is_none_or(|alive| alive.has(key, value))
+    }
 }
 
 /// A search for one key, applied to each place that may hold the key.
@@ -92,7 +103,9 @@ pub fn locate(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Located>> {
     let found = search(context.view, key, &mut values)?;
     let Some((trailer, value, table)) = seen(context, key, found)? else { return Ok(None) };
     match (trailer.kind(), context.store) {
-        (Some(EntryKind::Handle), Some(_)) => Ok(Some(Located::Apart(value))),
+        (Some(EntryKind::Handle), Some(_)) => {
+            Ok(context.is_alive(key, None).then_some(Located::Apart(value)))
+        }
         (kind, _) => Ok(resolve(context, kind, value, table, key)?.map(Located::Here)),
     }
 }
@@ -223,12 +236,15 @@ pub fn resolve(
 ) -> Result<Option<Slice>> {
     match (kind, context.store) {
         (Some(EntryKind::Tombstone), _) => Ok(None),
-        (Some(EntryKind::Value), _) => Ok(Some(value)),
+        (Some(EntryKind::Value), _) => {
+            Ok(if context.is_alive(key, Some(&value)) { Some(value) } else { None })
+        }
+        (Some(EntryKind::Handle), Some(_)) if !context.is_alive(key, None) => Ok(None),
         (Some(EntryKind::Handle), Some(store)) => {
             let value = store.read(&value).map_err(|error| error.at_key(key))?;
             Ok(Some(value.into()))
         }
-        (Some(EntryKind::Operand), _) => Ok(Some(fold(context, key)?.into())),
+        (Some(EntryKind::Operand), _) => Ok(fold(context, key)?.map(Into::into)),
         (kind, _) => Err(unreadable(kind, table, context.tables, key)),
     }
 }

@@ -1,14 +1,16 @@
 //! [`ReadPoint`]: what a scan reads, and its sequence number; and the reads of single keys there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::expired::{AliveAt, RemainingTime, value_of_entry};
 use super::fold::{fold, fold_checked};
 use super::get::{GetContext, Located, locate, unreadable};
 use crate::error::Result;
-use crate::hooks::{AttachedOperator, AttachedStore};
+use crate::hooks::{AttachedOperator, AttachedStore, PartitionHooks};
 use crate::partition::ReadView;
 use crate::sstable::BlockCheck;
-use crate::types::{EntryKind, KeyForm, SeqNo};
+use crate::types::{EntryKind, KeyForm, SeqNo, Trailer};
 use crate::version::TableContext;
 
 /// A partition of a database that stays open as long as this lives: a handle, a snapshot, or a view
@@ -37,6 +39,8 @@ pub struct ReadPoint {
     pub(crate) store: Option<Arc<AttachedStore>>,
     /// The merge operator.
     pub(crate) operator: Option<Arc<AttachedOperator>>,
+    /// The entries that have not expired; `None` if all are seen.
+    pub(crate) alive: Option<AliveAt>,
     /// Called with each block of a table before anything of the block is returned.
     pub(crate) check: Option<Arc<dyn BlockCheck>>,
 }
@@ -73,11 +77,23 @@ impl ReadPoint {
             store: self.store.as_ref(),
             operator: self.operator.as_ref(),
             seq: self.seq,
+            alive: self.alive.as_ref().map(|alive| alive.of(self.key_form)),
         }
     }
 
-    /// The value of `key`, a stored key whose newest version is an operand.
-    pub(super) fn fold(&self, key: &[u8]) -> Result<Vec<u8>> {
+    /// Returns `true` if the entry of `key`, a stored key, is the newest that is seen, and has expired.
+    #[inline(never)]
+    pub(super) fn is_expired(&self, key: &[u8], trailer: Trailer, value: &[u8]) -> bool {
+        let Some(alive) = &self.alive else { return false };
+        if trailer.kind() == Some(EntryKind::Operand) && alive.reads_values() {
+            // The read of the value returns the error.
+            return matches!(self.fold(key), Ok(None));
+        }
+        !alive.of(self.key_form).has(key, value_of_entry(trailer.kind(), value))
+    }
+
+    /// The value of `key`, a stored key whose newest version is an operand; `None` if it has expired.
+    pub(super) fn fold(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.tables().check_process()?;
         let context = self.context();
         let folded = match &self.check {
@@ -85,6 +101,32 @@ impl ReadPoint {
             Some(check) => fold_checked(&context, self.tables(), key, check),
         };
         folded.map_err(|error| error.in_partition(self.partition()))
+    }
+
+    /// Returns the time after which the entry of `key` is not there any more, at `unix_time`, the time of this point;
+    /// `None` if it is not there. `hooks` are those of the partition.
+    ///
+    /// # Errors
+    /// Those of a get.
+    pub fn remaining_time(
+        &self,
+        key: &[u8],
+        hooks: &PartitionHooks,
+        unix_time: Duration,
+    ) -> Result<Option<RemainingTime>> {
+        let Some(located) = self.locate(key)? else { return Ok(None) };
+        let value = match &located {
+            Located::Here(value) => Some(&value[..]),
+            Located::Apart(_) => None,
+        };
+        let expires = hooks.ageing().and_then(|ageing| {
+            let moment = ageing.expiry.expires_at(key, value)?;
+            ageing.expiry.unix_time(moment)
+        });
+        Ok(Some(match expires {
+            Some(at) => RemainingTime::Limited(at.saturating_sub(unix_time)),
+            None => RemainingTime::Unlimited,
+        }))
     }
 
     /// Returns the same point with a check: `check` sees each block of a table before anything of

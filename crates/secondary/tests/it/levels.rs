@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsm_core::ErrorKind;
-use lsm_core::filters::TtlFilter;
+use lsm_core::clock::Clock;
+use lsm_core::filters::{TtlFilter, TtlRule};
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
-use lsm_core::hooks::Hooks;
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, Hooks};
 use lsm_core::options::{Durability, PartitionOptions};
+use lsm_core::read::RemainingTime;
 use lsm_core::types::{Epoch, SeqNo};
-use secondary::{Commit, Level, OnUnmet, ReadOptions, SecondaryPartition, Target};
+use secondary::{Commit, Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
 
 use super::*;
 
@@ -231,6 +233,74 @@ fn a_strong_read_does_not_cover_what_a_ttl_removes() {
     // A deletion is a commit: every later read sees it.
     p.delete("k").unwrap();
     assert_eq!(strong(&has_seen), None);
+}
+
+/// A clock in seconds that the test sets.
+struct Seconds(AtomicU64);
+
+impl Clock for Seconds {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.now()
+    }
+}
+
+/// Finds stored rules.
+struct Stored;
+
+impl HookProvider for Stored {
+    fn compaction_filter(
+        &self,
+        _: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        Some(Arc::new(TtlFilter::from_params(params)?))
+    }
+}
+
+/// By a stored rule, and by the clock of the secondary.
+#[test]
+fn an_expired_entry_is_absent_at_every_level() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let ttl = TtlFilter::stored(&TtlRule::in_key(0));
+    let hooks = Hooks::new().filter(Arc::new(ttl));
+    let p = db.partition_with("p", PartitionOptions::new(), Some(hooks)).unwrap();
+    // The primary's own clock reads a later time: it sees neither, and has not removed them.
+    let keys = [30u64.to_be_bytes(), 40u64.to_be_bytes()];
+    let commit = p.put(keys[0], "a").unwrap();
+    p.put(keys[1], "b").unwrap();
+    assert_eq!(p.iter().count(), 0);
+    let clock = Arc::new(Seconds(AtomicU64::new(10)));
+    let builder = Secondary::builder(DIR).fs(fs.clone()).clock(clock.clone());
+    let follower = builder.hooks(Arc::new(Stored)).open().unwrap();
+    let followed = follower.partition("p").unwrap();
+    follower.sync(Target::Latest).unwrap();
+    let bound = Level::Bounded { operations: Some(0), age: None };
+    let levels = [Level::Strong, bound, Level::Session(commit), Level::Prefix, Level::Eventual];
+    let early = followed.read(&now(Level::Strong)).unwrap();
+    for (time, expected) in [(29, &keys[..]), (30, &keys[1..]), (40, &[])] {
+        clock.0.store(time, Ordering::Relaxed);
+        for level in &levels {
+            let reading = followed.read(&now(*level)).unwrap();
+            let found: Vec<_> = reading.keys().map(|key| key.unwrap().to_vec()).collect();
+            assert_eq!(found, expected, "{level:?} at {time}");
+            let many = reading.multi_get(&keys).unwrap();
+            for (key, value) in keys.iter().zip(many) {
+                assert_eq!(value.is_some(), expected.contains(key), "{level:?} at {time}");
+                assert_eq!(reading.get(key).unwrap(), value);
+                let left = expected.contains(key).then(|| {
+                    RemainingTime::Limited(Duration::from_secs(u64::from_be_bytes(*key) - time))
+                });
+                assert_eq!(reading.remaining_time(key).unwrap(), left);
+            }
+            assert_eq!(reading.with_expired().keys().count(), 2);
+        }
+        assert_eq!(early.keys().count(), 2, "a reading has the time at which it was made");
+    }
 }
 
 /// The value of `k` at level 1.

@@ -48,7 +48,7 @@ impl Harness {
             return;
         }
         let logged = self.parts.iter().filter(|part| part.options.get_logged());
-        let contents = logged.map(|part| (part.incarnation, self.contents(part))).collect();
+        let contents = logged.map(|part| (part.incarnation, self.written(part))).collect();
         self.feed.commits.insert(seq, contents);
     }
 
@@ -183,7 +183,7 @@ impl Harness {
             let contents = expected.get(&part.incarnation);
             let contents = contents.iter().flat_map(|it| it.iter());
             let contents = contents.map(|(key, value)| (key.clone(), value.to_vec()));
-            let contents: BTreeMap<_, _> = contents.collect();
+            let contents = self.unexpired(part, contents.collect());
             let got = now.get(part.name).cloned().unwrap_or_default();
             assert!(got == contents, "{} at commit {seq}", part.name);
         }
@@ -199,10 +199,33 @@ impl Harness {
         }
     }
 
-    /// The index, of partitions that have entries.
+    /// The entries without those that have expired: the feed has them, and a database without them may not.
+    fn unexpired(
+        &self,
+        part: &Part,
+        mut entries: BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        if self.expiring.contains(&part.incarnation) {
+            entries.retain(|_, value| expiry::is_alive(value, self.now()));
+        }
+        entries
+    }
+
+    /// The index without what has expired, of partitions that have other entries.
     fn indexed(&self) -> BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>> {
-        let filled = self.feed.index.iter().filter(|(_, indexed)| !indexed.contents.is_empty());
-        filled.map(|(name, indexed)| (name.clone(), indexed.contents.clone())).collect()
+        let mut index = BTreeMap::new();
+        for (name, indexed) in &self.feed.index {
+            let part = self.parts.iter().find(|part| part.name == name);
+            let contents = indexed.contents.clone();
+            let contents = match part {
+                Some(part) => self.unexpired(part, contents),
+                None => contents,
+            };
+            if !contents.is_empty() {
+                index.insert(name.clone(), contents);
+            }
+        }
+        index
     }
 }
 

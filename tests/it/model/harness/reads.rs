@@ -17,8 +17,9 @@ impl Harness {
             // Created after the snapshot, which must see nothing in it.
             return (part.handle.clone(), Some(&held.snapshot), Rc::default());
         }
-        let (_, handle, contents) = &held.parts[usize::from(p) % held.parts.len()];
-        (handle.clone(), Some(&held.snapshot), contents.clone())
+        let (incarnation, handle, contents) = &held.parts[usize::from(p) % held.parts.len()];
+        let contents = self.seen(*incarnation, contents, held.time);
+        (handle.clone(), Some(&held.snapshot), contents)
     }
 
     pub(super) fn reader(&self, p: u8, through: Through, bounds: &Bounds) -> (Range, Rc<Contents>) {
@@ -123,6 +124,33 @@ impl Harness {
         }
     }
 
+    /// Reads every partition completely, and key by key.
+    pub(super) fn check_all(&self) {
+        let mut names: Vec<_> = self.parts.iter().map(|part| part.name).collect();
+        names.sort_unstable();
+        assert_eq!(self.db().partition_names(), names);
+        for part in &self.parts {
+            let contents = self.contents(part);
+            let all = within(&contents, &(Bound::Unbounded, Bound::Unbounded));
+            check_range(part.handle.iter(), 0, &all);
+            check_range(part.handle.iter(), u32::MAX, &all);
+            let keys: Vec<_> = part.handle.keys().map(|key| key.unwrap().to_vec()).collect();
+            assert!(keys.iter().eq(contents.keys()), "keys alone are the same");
+            for key in Key::all() {
+                self.check_get(&part.handle, None, &contents, &key.bytes());
+                self.check_expiry(part, &key.bytes());
+            }
+            assert_eq!(part.handle.options().stored(), part.options.stored());
+        }
+        for held in &self.snapshots {
+            for (incarnation, handle, contents) in &held.parts {
+                let contents = self.seen(*incarnation, contents, held.time);
+                let all = within(&contents, &(Bound::Unbounded, Bound::Unbounded));
+                check_range(held.snapshot.iter(handle), 0, &all);
+            }
+        }
+    }
+
     pub(super) fn take_snapshot(&mut self) {
         if self.snapshots.len() == HELD_MAX {
             return;
@@ -130,8 +158,9 @@ impl Harness {
         let snapshot = self.db().snapshot();
         assert_eq!(snapshot.seq(), self.seq);
         let parts = self.parts.iter();
-        let parts = parts.map(|p| (p.incarnation, p.handle.clone(), self.contents(p))).collect();
-        self.snapshots.push(HeldSnapshot { snapshot, parts, drops: self.drops });
+        let parts = parts.map(|p| (p.incarnation, p.handle.clone(), self.written(p))).collect();
+        let time = self.has_rule.then(|| self.now());
+        self.snapshots.push(HeldSnapshot { snapshot, parts, drops: self.drops, time });
     }
 }
 

@@ -155,6 +155,7 @@ impl Writing<'_, '_> {
                 self.hold(entry);
                 return Ok(());
             }
+            EntryKind::Value if self.is_expired_base(entry)? => Base::Absent,
             EntryKind::Value => Base::Value(entry.value),
             EntryKind::Tombstone => Base::Absent,
             EntryKind::Handle => {
@@ -169,6 +170,15 @@ impl Writing<'_, '_> {
             return Ok(());
         }
         self.keep(entry, self.keys.newer())
+    }
+
+    /// Returns `true` if a value below operands has expired: a reader folds it into nothing either. With a snapshot that
+    /// sees it, the operands or what lies between, the snapshot's own time would count.
+    fn is_expired_base(&self, entry: Entry<'_>) -> Result<bool> {
+        let held = self.held.iter().flat_map(|held| &held.operands);
+        let is_seen = self.under_way.seen_by.is_some()
+            || held.into_iter().any(|operand| operand.known.seen_by.is_some());
+        Ok(!is_seen && self.stages.hides_expired(entry)?)
     }
 
     /// The large value below operands, if they are folded into it. A flush leaves it where it is: writers wait for

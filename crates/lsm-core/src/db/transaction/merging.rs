@@ -5,18 +5,30 @@
 use std::sync::Arc;
 
 use super::own::OwnWrite;
-use crate::db::Partition;
 use crate::db::write::operator_of;
+use crate::db::{Partition, Snapshot};
 use crate::error::Result;
 use crate::partition::PartitionState;
-use crate::types::Slice;
+use crate::read::AliveAt;
+use crate::types::{KeyForm, Slice};
 
-/// The fold of own operands in a partition.
-pub(super) struct Merging(Arc<PartitionState>);
+/// The fold of own operands in a partition, and its own entries that have not expired.
+pub(super) struct Merging {
+    state: Arc<PartitionState>,
+    /// At the time of the snapshot.
+    alive: Option<AliveAt>,
+}
 
 impl Merging {
-    pub(super) fn of(partition: &Partition) -> Merging {
-        Merging(partition.state().clone())
+    pub(super) fn of(partition: &Partition, snapshot: &Snapshot) -> Merging {
+        Merging { state: partition.state().clone(), alive: partition.alive_at(snapshot) }
+    }
+
+    /// The value, unless an own entry of this key with it has expired.
+    pub(super) fn shown(&self, key: &[u8], value: Slice) -> Option<Slice> {
+        // Own keys are as they were given.
+        let alive = self.alive.as_ref().map(|alive| alive.of(KeyForm::AsGiven));
+        if alive.is_none_or(|alive| alive.has(key, Some(&value))) { Some(value) } else { None }
     }
 
     /// `operand` merged into `base`, or the value that it is without one.
@@ -24,8 +36,8 @@ impl Merging {
     /// # Errors
     /// Those of the merge operator.
     pub(super) fn fold(&self, key: &[u8], base: Option<Slice>, operand: &[u8]) -> Result<Slice> {
-        let operator = operator_of(&self.0, key)?;
-        let stored = self.0.key_form.stored(key.to_vec());
+        let operator = operator_of(&self.state, key)?;
+        let stored = self.state.key_form.stored(key.to_vec());
         let base = base.map(|base| base.to_vec());
         Ok(operator.fold(&stored, base, std::iter::once(operand))?.into())
     }
@@ -33,7 +45,7 @@ impl Merging {
 
 /// The value of a key with this own state, whose stored value `read` returns.
 pub(super) fn seen(
-    partition: &Partition,
+    (partition, snapshot): (&Partition, &Snapshot),
     key: &[u8],
     own: Option<&OwnWrite>,
     read: impl FnOnce() -> Result<Option<Slice>>,
@@ -41,10 +53,14 @@ pub(super) fn seen(
     match own {
         None => read(),
         Some(OwnWrite::Delete) => Ok(None),
-        Some(OwnWrite::Put(value)) => Ok(Some(value.clone())),
+        Some(OwnWrite::Put(value)) => {
+            Ok(Merging::of(partition, snapshot).shown(key, value.clone()))
+        }
         Some(OwnWrite::Merge(operand)) => {
             let base = read()?;
-            Merging::of(partition).fold(key, base, operand).map(Some)
+            let merging = Merging::of(partition, snapshot);
+            let value = merging.fold(key, base, operand)?;
+            Ok(merging.shown(key, value))
         }
     }
 }

@@ -159,6 +159,7 @@ impl TransactionRange {
                     }
                 }
             };
+            let Some(value) = self.merging.shown(&key, value) else { continue };
             self.scan.reach(end, &key);
             return Some(Ok((key.into(), value)));
         }

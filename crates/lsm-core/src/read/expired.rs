@@ -1,0 +1,92 @@
+//! [`Alive`]: the entries that have not expired at the time of a reader, in a partition whose rule hides expired ones.
+//!
+//! The newest visible version of a key decides, as it does for a tombstone: if it has expired, the key is not there,
+//! and no older version is looked at. Nothing of this is remembered, because time may go back: see `clock/guard.rs`.
+//!
+//! A value that has expired is no base for the operands above it. What they make of nothing, or of a base that is
+//! there, expires by its own time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::ExpiryClock;
+use crate::hooks::Expiry;
+use crate::types::{EntryKind, KeyForm};
+
+/// The time after which an entry is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemainingTime {
+    /// This long; zero for an entry that has expired.
+    Limited(Duration),
+    /// The entry does not expire by a stored rule.
+    Unlimited,
+}
+
+/// The time of a reader.
+#[derive(Clone, Copy)]
+pub enum ReadTime<'a> {
+    /// This one, in the unit of the rule.
+    At(u64),
+    /// That of the clock when an entry is found: a read of one key that does not expire soon looks at no exact clock.
+    Now(&'a dyn ExpiryClock),
+}
+
+/// The rule of a partition, and the time of a reader.
+#[derive(Clone, Copy)]
+pub struct Alive<'a> {
+    pub(crate) rule: &'a Arc<dyn Expiry>,
+    pub(crate) key_form: KeyForm,
+    pub(crate) time: ReadTime<'a>,
+}
+
+impl Alive<'_> {
+    /// Returns `true` if an entry of this stored key and kind is there; `value` is not that of an operand.
+    pub fn has(&self, key: &[u8], value: Option<&[u8]>) -> bool {
+        let Some(at) = self.rule.expires_at(self.key_form.user(key), value) else { return true };
+        match self.time {
+            ReadTime::At(now) => at > now,
+            ReadTime::Now(clock) => {
+                at > self.rule.now(clock.unix_time_at_most())
+                    || at > self.rule.now(clock.unix_time())
+            }
+        }
+    }
+
+    /// The same at one time, for all entries of a read.
+    pub fn fixed(self) -> AliveAt {
+        let now = match self.time {
+            ReadTime::At(now) => now,
+            ReadTime::Now(clock) => self.rule.now(clock.unix_time()),
+        };
+        AliveAt { rule: self.rule.clone(), now }
+    }
+}
+
+/// As [`Alive`], for a reader that reads many entries at one time.
+#[derive(Clone)]
+pub struct AliveAt {
+    rule: Arc<dyn Expiry>,
+    now: u64,
+}
+
+impl AliveAt {
+    /// The entries that have not expired at this time since 1970.
+    pub fn new(rule: &Arc<dyn Expiry>, unix_time: Duration) -> AliveAt {
+        AliveAt { rule: rule.clone(), now: rule.now(unix_time) }
+    }
+
+    /// For keys of this form.
+    pub fn of(&self, key_form: KeyForm) -> Alive<'_> {
+        Alive { rule: &self.rule, key_form, time: ReadTime::At(self.now) }
+    }
+
+    /// Returns `true` if the rule reads values, so that those of operands must be made.
+    pub fn reads_values(&self) -> bool {
+        self.rule.reads_values()
+    }
+}
+
+/// The value by which an entry of this kind expires; `None` if the time can only be in the key.
+pub fn value_of_entry(kind: Option<EntryKind>, value: &[u8]) -> Option<&[u8]> {
+    (kind == Some(EntryKind::Value)).then_some(value)
+}

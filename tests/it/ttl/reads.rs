@@ -1,0 +1,202 @@
+//! Reads obey a stored rule, each at its own time.
+
+use std::ops::Bound;
+
+use siltstone::operators::AppendOperator;
+use siltstone::{PartitionTransaction, Readable, RemainingTime};
+
+use super::*;
+
+fn value(second: u64) -> Vec<u8> {
+    [&second.to_be_bytes()[..], b" and more"].concat()
+}
+
+fn key(n: u64) -> String {
+    format!("key {n:03}")
+}
+
+fn text(key: &[u8]) -> String {
+    String::from_utf8(key.to_vec()).unwrap()
+}
+
+/// Checks that a reader finds exactly the keys with these numbers, by every kind of read.
+fn check(p: &impl Readable, expected: &[u64]) {
+    let expected: Vec<String> = expected.iter().map(|n| key(*n)).collect();
+    let found: Vec<_> = p.range(..).map(|entry| text(&entry.unwrap().0)).collect();
+    assert_eq!(found, expected, "forwards");
+    let mut back: Vec<_> = p.range(..).rev().map(|entry| text(&entry.unwrap().0)).collect();
+    back.reverse();
+    assert_eq!(back, expected, "backwards");
+    assert_eq!(p.keys().count(), expected.len());
+    assert_eq!(
+        p.prefix("key 00").count(),
+        expected.iter().filter(|k| k.as_str() < "key 01").count()
+    );
+    let first = p.first().unwrap().map(|(key, _)| key.to_vec());
+    assert_eq!(first.as_deref(), expected.first().map(String::as_bytes));
+    let last = p.last().unwrap().map(|(key, _)| key.to_vec());
+    assert_eq!(last.as_deref(), expected.last().map(String::as_bytes));
+    let all: Vec<String> = (0..100).map(key).collect();
+    let many = p.multi_get(&all).unwrap();
+    for (key, value) in all.iter().zip(many) {
+        let is_there = expected.contains(key);
+        assert_eq!(p.get(key).unwrap().is_some(), is_there, "{key}");
+        assert_eq!(p.contains(key).unwrap(), is_there, "{key}");
+        assert_eq!(value.is_some(), is_there, "{key}");
+        let alone = (Bound::Included(key.as_str()), Bound::Included(key.as_str()));
+        assert_eq!(p.range(alone).count(), usize::from(is_there), "{key}");
+    }
+}
+
+/// Keys in a table of a deep level, in one of level 0 and in a memtable, each with an older version that stays.
+fn filled(p: &Partition) {
+    for n in 0..60 {
+        p.put(key(n), [0; 9]).unwrap();
+    }
+    p.compact(..).unwrap();
+    for n in 0..60 {
+        p.put(key(n), value(100 + n)).unwrap();
+        if n == 30 {
+            p.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_read_obeys_the_rule_at_its_own_time() {
+    let sealed = with(&rule()).metahive(MetaHiveOptions::default());
+    for (options, is_sealed) in [(with(&rule()), false), (sealed, true)] {
+        let clock = ManualClock::default();
+        let db = builder(&MemFs::new(), &clock).open().unwrap();
+        let p = db.partition_with("p", options).unwrap();
+        filled(&p);
+        let all: Vec<u64> = (0..60).collect();
+        let before = db.snapshot();
+        let transaction = db.transaction();
+        let mut range = p.range(..);
+        clock.pass(140);
+        // Of 60 keys, those of the seconds 100 to 140 have expired.
+        check(&p, &all[41..]);
+        check(&db.snapshot().of(&p), &all[41..]);
+        check(&db.transaction().of(&p), &all[41..]);
+        check(&p.with_expired(), &all);
+        check(&before.of(&p), &all);
+        let own: PartitionTransaction<'_> = transaction.of(&p);
+        check(&own, &all);
+        assert_eq!(range.by_ref().count(), 60, "a range has the time at which it began");
+        let mut cursor = p.cursor();
+        cursor.seek_before(key(41)).unwrap();
+        assert!(!cursor.valid());
+        if is_sealed {
+            assert!(p.verified_get(key(41)).unwrap().is_some());
+            assert!(p.verified_get(key(40)).unwrap().is_none());
+            assert_eq!(p.verified_range(..).count(), 19);
+        }
+        assert!(p.open_blob(key(40)).unwrap().is_none());
+        assert!(p.get_range(key(40), 0..4).unwrap().is_none());
+        assert_eq!(p.remaining_time(key(40)).unwrap(), None);
+        let left = RemainingTime::Limited(Duration::from_secs(1));
+        assert_eq!(p.remaining_time(key(41)).unwrap(), Some(left));
+        drop((before, transaction, range, cursor));
+        settle(&db);
+        clock.pass(1);
+        check(&p, &all[42..]);
+        p.compact(..).unwrap();
+        check(&p, &all[42..]);
+        check(&p.with_expired(), &all[42..]);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_rule_may_leave_expired_entries_to_reads() {
+    let clock = ManualClock::default();
+    let fs = MemFs::new();
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule().reads_see_expired(true))).unwrap();
+    filled(&p);
+    let all: Vec<u64> = (0..60).collect();
+    clock.pass(140);
+    check(&p, &all);
+    assert_eq!(p.remaining_time(key(0)).unwrap(), Some(RemainingTime::Limited(Duration::ZERO)));
+    // A change of the rule counts at once, for snapshots as well.
+    let snapshot = db.snapshot();
+    db.partition_with("p", with(&rule())).unwrap();
+    check(&p, &all[41..]);
+    check(&snapshot.of(&p), &all);
+    check(&db.snapshot().of(&p), &all[41..]);
+    drop(snapshot);
+    db.close().unwrap();
+    let db = builder(&fs, &clock).open().unwrap();
+    check(&db.partition("p").unwrap(), &all[41..]);
+}
+
+#[test]
+fn an_expired_entry_is_absent_for_changes_and_conflicts_with_nothing() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    p.put("a", value(100)).unwrap();
+    p.put("b", value(100)).unwrap();
+    let mut transaction = db.transaction();
+    assert!(transaction.get(&p, "a").unwrap().is_some());
+    transaction.put(&p, "c", value(500));
+    transaction.put(&p, "gone", value(1));
+    clock.pass(100);
+    assert!(transaction.get(&p, "a").unwrap().is_some(), "it sees the time of its begin");
+    assert!(transaction.get(&p, "gone").unwrap().is_some());
+    transaction.commit(Durability::Os).unwrap();
+    assert!(p.get("c").unwrap().is_some() && p.get("gone").unwrap().is_none());
+    let mut later = db.transaction();
+    later.put(&p, "gone", value(99));
+    later.put(&p, "here", value(101));
+    assert!(later.get(&p, "gone").unwrap().is_none(), "own writes are judged, too");
+    assert!(later.multi_get(&p, &["gone"]).unwrap()[0].is_none());
+    let own: Vec<_> = later.range(&p, ..).map(|entry| entry.unwrap().0.to_vec()).collect();
+    assert_eq!(own, [b"c".to_vec(), b"here".to_vec()]);
+    drop(later);
+    assert!(
+        p.compare_and_set("a", Some(&value(100)), Some(&value(200))).is_ok_and(|it| !it.is_done())
+    );
+    assert!(p.compare_and_set("a", None, Some(&value(200))).unwrap().is_done());
+    assert_eq!(p.get("a").unwrap().as_deref(), Some(&value(200)[..]));
+    let updated = p.update("b", |old| old.map(<[u8]>::to_vec)).unwrap();
+    assert!(updated.old.is_none() && updated.new.is_none());
+    assert!(p.get("b").unwrap().is_none());
+}
+
+/// A reader before and after a job, and the reader of a snapshot from before the expiry.
+#[test]
+fn an_expired_value_is_no_base_for_operands() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let options = with(&rule()).merge_operator(Arc::new(AppendOperator::default()));
+    let p = db.partition_with("p", options).unwrap();
+    for (key, second) in [("a", 100), ("b", 300), ("c", 100)] {
+        p.put(key, value(second)).unwrap();
+    }
+    p.flush().unwrap();
+    p.merge("a", value(400)).unwrap();
+    p.merge("b", value(400)).unwrap();
+    let mut before = Some(db.snapshot());
+    clock.pass(200);
+    let old = [value(100), value(400)].concat();
+    for when in ["in memory", "after the job"] {
+        if when == "after the job" {
+            let before = before.take().unwrap();
+            assert_eq!(before.get(&p, "a").unwrap().as_deref(), Some(&old[..]));
+            drop(before);
+            p.compact(..).unwrap();
+        }
+        assert_eq!(p.get("a").unwrap().as_deref(), Some(&value(400)[..]), "{when}");
+        let both = [value(300), value(400)].concat();
+        assert_eq!(p.get("b").unwrap().as_deref(), Some(&both[..]), "{when}");
+        let keys: Vec<_> = p.keys().map(|key| key.unwrap().to_vec()).collect();
+        assert_eq!(keys, [b"a".to_vec(), b"b".to_vec()], "{when}");
+        let back = p.iter().rev().map(|entry| entry.unwrap().1.to_vec());
+        assert_eq!(back.collect::<Vec<_>>(), [both, value(400)], "{when}");
+    }
+    clock.pass(100);
+    assert!(p.get("b").unwrap().is_none(), "what was folded expires by its time");
+    assert_eq!(p.keys().count(), 1);
+}
