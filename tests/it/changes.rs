@@ -2,6 +2,7 @@
 //! random histories are in `model`.
 
 mod kill;
+mod retention;
 mod wait;
 
 use std::path::Path;

@@ -17,7 +17,7 @@ use siltstone::secondary::{Level, Target};
 use siltstone::{Compression, Db, Options, PartitionOptions, TtlFilter, TtlRule};
 use testkit::Rng;
 
-use crate::store::stepped;
+use crate::store::{follow_all, stepped};
 
 const DIR: &str = "/db";
 const CHILD: &str = "SILTSTONE_HOSTILE_CHILD";
@@ -28,12 +28,15 @@ fn open(fs: &MemFs) -> siltstone::Result<Db> {
         .wal_segment_bytes(4 << 10)
         .write_buffer_bytes(1 << 20)
         .cache_bytes(1 << 20)
+        .log_retained_bytes(16 << 10)
         .compaction_threads(1);
     stepped(Arc::new(fs.clone()), DIR, 3).options(options).open()
 }
 
 fn build() -> MemFs {
     let fs = MemFs::new();
+    // The log of the epoch before is retained.
+    open(&fs).unwrap().partition("packed").unwrap().put("before", "this epoch").unwrap();
     let db = open(&fs).unwrap();
     let options = PartitionOptions::new()
         .block_bytes(256)
@@ -320,7 +323,7 @@ fn kind_of(path: &Path) -> Option<FileKind> {
 /// Reads, writes and compacts as far as the store accepts it.
 fn use_it(fs: &MemFs) -> siltstone::Result<()> {
     let db = open(fs)?;
-    let mut first_error = Ok(());
+    let mut first_error = follow_all(&db);
     let mut note = |result: siltstone::Result<()>| {
         if first_error.is_ok() {
             first_error = result;
@@ -453,7 +456,7 @@ fn numbers_at_their_maximum_are_refused_at_open_and_never_panic() {
     let last = &segments.last().unwrap().1;
     let last = FileName::parse(last.file_name().unwrap().to_str().unwrap()).unwrap().number.0;
     assert!(last < 128, "a varint of one byte");
-    let changes: [(&[u8], &str); 13] = [
+    let changes: [(&[u8], &str); 16] = [
         (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
@@ -470,6 +473,10 @@ fn numbers_at_their_maximum_are_refused_at_open_and_never_panic() {
         // Ahead of the log: with numbers that no database has, and less far than the log itself.
         (&[21 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 127, 255, 127], "sequence numbers"),
         (&[21 << 1, 2, 3, 5], "is ahead of 5"),
+        // Retained segments: a live one, one that is not retained, and one that is longer than any file.
+        (&[24 << 1 | 1, 4, last as u8, 1, 7, 7], "while it is live"),
+        (&[25 << 1 | 1, 1, 127], "forgotten but not retained"),
+        (&[24 << 1 | 1, 12, 127, 1, 255, 255, 255, 255, 255, 255, 255, 255, 127, 7], "bytes"),
     ];
     for (change, said) in changes {
         let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);

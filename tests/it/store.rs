@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::Fs;
-use siltstone::{BackgroundMode, Builder, Db, Partition};
+use siltstone::changes::KeyChange;
+use siltstone::{BackgroundMode, Builder, Db, ErrorKind, Partition, Result, SeqNo};
 use testkit::Rng;
 
 /// The keys and values of a partition.
@@ -36,4 +37,42 @@ pub fn content(partition: &Partition) -> Content {
         content.insert(key.to_vec(), value.to_vec());
     }
     content
+}
+
+/// Applies a change to the contents of a partition whose operands are appended, and that has no large values.
+pub fn follow_change(contents: &mut Content, change: &KeyChange) {
+    match change {
+        KeyChange::Put { key, value } => {
+            contents.insert(key.to_vec(), value.to_vec());
+        }
+        KeyChange::Merge { key, operand } => {
+            contents.entry(key.to_vec()).or_default().extend_from_slice(operand);
+        }
+        KeyChange::Delete { key } => {
+            contents.remove(&key[..]);
+        }
+        KeyChange::DeleteRange { start, end } => contents.retain(|key, _| {
+            key[..] < start[..] || end.as_ref().is_some_and(|end| key[..] >= end[..])
+        }),
+        KeyChange::Clear => contents.clear(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Follows the changes from several tokens on. One that is too old is no error here.
+pub fn follow_all(db: &Db) -> Result<()> {
+    let last = db.visible_seq().get();
+    for back in [last, 60, 20] {
+        let mut changes = db.changes(SeqNo::new(last.saturating_sub(back)).unwrap())?;
+        // Invalid content may make them longer, but not endless.
+        for _ in 0..100_000 {
+            match changes.try_next() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::TooOld => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }

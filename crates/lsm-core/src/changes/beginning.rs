@@ -1,6 +1,6 @@
 //! [`find_beginning`]: the segment in which the commits after a token begin.
 //!
-//! Called by `log.rs` when it opens a log. Reads headers from the newest segment back to the one that it looks
+//! Called by `log.rs` when it opens a log; the list of segments is for the verification, too. Reads headers from the newest segment back to the one that it looks
 //! for, and nothing else.
 //!
 //! Invariant: every segment between the result and the newest one is there, each continuing the one before it.
@@ -27,7 +27,7 @@ pub(super) enum Beginning {
 }
 
 /// All segments that `version` lists or retains, in their order.
-pub(super) fn listed_segments(version: &DbVersion) -> BTreeMap<FileNo, Epoch> {
+pub(crate) fn listed_segments(version: &DbVersion) -> BTreeMap<FileNo, Epoch> {
     let mut listed = version.log_segments.clone();
     listed.extend(version.retained.segments.iter().map(|(file, kept)| (*file, kept.epoch)));
     listed
@@ -71,7 +71,15 @@ pub(super) fn find_beginning(
             return Ok(Beginning::End);
         }
         let source = open_segment(files, dir, number, epoch)?;
-        let Some(header) = SegmentHeader::read(&*source.file, &source.path)? else { continue };
+        let ends = version.retained.ends.get(&epoch).map(|end| end.segment);
+        let is_begun = ends == Some(number) || named.is_some_and(|named| named.segment == number);
+        let header = match SegmentHeader::read(&*source.file, &source.path)? {
+            Some(header) => header,
+            None if is_begun => {
+                return Err(Error::corruption(&source.path, 0, "segment header is damaged"));
+            }
+            None => continue,
+        };
         if header.db != version.db_id || header.number != number || header.epoch != epoch {
             let what = "a segment of another log is in the place of this one";
             return Err(Error::corruption(&source.path, 0, what));

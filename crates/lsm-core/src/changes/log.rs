@@ -160,7 +160,14 @@ impl ChangeLog {
                 InLog::Batch(batch) => return Ok(Some(self.yielded(batch))),
                 InLog::Old => {}
                 InLog::Nothing => {
-                    let Some(end) = log.end else { return Ok(None) };
+                    let Some(end) = log.end else {
+                        // All of it is durable: what is not whole there is damaged. Without a bound it is
+                        // all that is there.
+                        let committed =
+                            if shown.reach.0 == u64::MAX { Lsn(0) } else { shown.reach };
+                        let must_reach = MustReach { committed, ..MustReach::default() };
+                        return log.reader.check_reaches(&must_reach).map(|()| None);
+                    };
                     let place = LogPlace { segment: end.segment, offset: end.offset };
                     log.reader.check_reaches(&MustReach {
                         closed: Some(place),

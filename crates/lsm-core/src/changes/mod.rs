@@ -33,6 +33,7 @@ use crate::types::{PartitionId, SeqNo, Slice};
 use crate::version::DbVersion;
 use crate::wal::Lsn;
 
+pub(crate) use beginning::listed_segments;
 pub(crate) use log::ChangeLog;
 pub use operations::LoggedValue;
 

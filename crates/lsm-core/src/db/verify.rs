@@ -18,6 +18,7 @@
 //!    its appends.
 
 mod files;
+mod retained;
 mod values;
 
 use std::fmt;

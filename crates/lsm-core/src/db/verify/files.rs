@@ -28,13 +28,15 @@ use crate::wal::{
 
 /// The part of a segment that a run reads.
 #[derive(Clone, Copy)]
-enum SegmentPart {
+pub(super) enum SegmentPart {
     /// All that was written.
     RecoveredState(BegunSegment),
     /// The bytes before this offset, where the replay of a read-only open began: it has read the rest.
     Before(u64),
     /// Nothing: it is a reserve, or will never be used, or a read-only open has read all of it.
     Nothing,
+    /// All, up to the end that `retained.rs` finds: it is kept for those who follow the changes.
+    Retained,
 }
 
 impl SegmentPart {
@@ -42,7 +44,7 @@ impl SegmentPart {
         match self {
             SegmentPart::RecoveredState(begun) => begun.end + begun.index_bytes,
             SegmentPart::Before(offset) => offset,
-            SegmentPart::Nothing => 0,
+            SegmentPart::Nothing | SegmentPart::Retained => 0,
         }
     }
 }
@@ -107,6 +109,11 @@ impl DbInner {
             let path = FileName::new(FileKind::Wal, *number, *epoch).path(&self.context.dir);
             units.push(Unit { number: *number, bytes: part.bytes(), path, kind });
         }
+        for (number, kept) in &versions.current().retained.segments {
+            let kind = UnitKind::Segment { epoch: kept.epoch, part: SegmentPart::Retained };
+            let path = FileName::new(FileKind::Wal, *number, kept.epoch).path(&self.context.dir);
+            units.push(Unit { number: *number, bytes: kept.bytes, path, kind });
+        }
         let (name, bytes) = versions.generation();
         units.push(Unit {
             number: name.number,
@@ -140,7 +147,7 @@ fn begun_part(
     let expected = match part {
         SegmentPart::RecoveredState(begun) => Some(begun),
         SegmentPart::Before(_) => None,
-        SegmentPart::Nothing => return None,
+        SegmentPart::Nothing | SegmentPart::Retained => return None,
     };
     let read = match SegmentHeader::read(file, path) {
         Ok(Some(read)) => Some(read),
@@ -170,7 +177,11 @@ impl VerifyRun<'_> {
             }
             UnitKind::Segment { epoch, part } => {
                 let found = self.damage.len();
-                let is_read = self.check_segment(unit.number, *epoch, *part)?;
+                let part = match part {
+                    SegmentPart::Retained => self.retained_part(unit.number, *epoch),
+                    part => *part,
+                };
+                let is_read = self.check_segment(unit.number, *epoch, part)?;
                 // Deleted segments leave the version before they leave the folder.
                 if self.damage.len() > found && !self.is_live(unit.number)? {
                     self.damage.truncate(found);
@@ -263,7 +274,10 @@ impl VerifyRun<'_> {
     }
 
     fn is_live(&self, segment: FileNo) -> Result<bool> {
-        Ok(self.db.catalog.edit()?.current().log_segments.contains_key(&segment))
+        let versions = self.db.catalog.edit()?;
+        let version = versions.current();
+        Ok(version.log_segments.contains_key(&segment)
+            || version.retained.segments.contains_key(&segment))
     }
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, part: SegmentPart) -> Result<bool> {

@@ -41,11 +41,14 @@ impl VersionBuilder {
             }
             Change::SegmentRetained { file, segment } => {
                 self.used(file);
+                // No files have more together, and sums of lengths fit.
+                let all = self.version.retained.bytes().checked_add(segment.bytes);
+                if all.is_none_or(|all| i64::try_from(all).is_err()) {
+                    return refuse(format!("log segment {file} of {} bytes", segment.bytes));
+                }
                 let is_live = self.version.log_segments.contains_key(&file);
                 if is_live || self.version.retained.segments.insert(file, segment).is_some() {
-                    return refuse(format!(
-                        "log segment {file} is retained twice, or while it is live"
-                    ));
+                    return refuse(format!("log segment {file} is retained twice, or live"));
                 }
             }
             Change::SegmentForgotten { file } => {
