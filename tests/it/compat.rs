@@ -23,6 +23,7 @@ mod operands;
 mod promotion;
 mod ranges;
 mod replay;
+mod retained;
 mod sections;
 mod ttl;
 

@@ -71,6 +71,13 @@ fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
     }
 }
 
+/// After a failed sync the log begins again, and nothing of it is kept.
+pub fn with_faults(variant: &Variant) -> Variant {
+    let mut variant = variant.clone();
+    variant.may_lose_log = true;
+    variant
+}
+
 /// A run of a script with a fault.
 struct Run<'a> {
     simulation: Simulation,
@@ -279,14 +286,16 @@ fn run_fault(
 fn every_fault_is_reported_and_the_store_recovers() {
     let count = AtomicU64::new(0);
     let seed = seed_or(11);
-    for_each_variant(2, seed, |variant, rng| run_faults(variant, rng.next_u64(), &count));
+    for_each_variant(2, seed, |variant, rng| {
+        run_faults(&with_faults(variant), rng.next_u64(), &count)
+    });
     println!("{} faults, SEED={seed}", count.load(Ordering::Relaxed));
 }
 
 #[test]
 fn a_full_disk_stops_writes_until_there_is_space_again() {
     let seed = seed_or(5);
-    for_each_variant(2, seed, |variant, rng| full_disk(variant, rng.next_u64()));
+    for_each_variant(2, seed, |variant, rng| full_disk(&with_faults(variant), rng.next_u64()));
 }
 
 /// Fills a disk several times. Each time space is freed the store recovers without being reopened.

@@ -474,7 +474,7 @@ fn numbers_at_their_maximum_are_refused_at_open_and_never_panic() {
         (&[21 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 127, 255, 127], "sequence numbers"),
         (&[21 << 1, 2, 3, 5], "is ahead of 5"),
         // Retained segments: a live one, one that is not retained, and one that is longer than any file.
-        (&[24 << 1 | 1, 4, last as u8, 1, 7, 7], "while it is live"),
+        (&[24 << 1 | 1, 4, last as u8, 1, 7, 7], "or live"),
         (&[25 << 1 | 1, 1, 127], "forgotten but not retained"),
         (&[24 << 1 | 1, 12, 127, 1, 255, 255, 255, 255, 255, 255, 255, 255, 127, 7], "bytes"),
     ];

@@ -33,6 +33,7 @@ fn open(folder: &Path) -> siltstone::Result<Db> {
         .wal_segment_bytes(segment_bytes)
         .wal_bytes_max(8 * segment_bytes)
         .wal_mapped(is_mapped)
+        .log_retained_bytes(2 * segment_bytes)
         .cache_bytes(1 << 20);
     Db::builder(folder).options(options).open()
 }

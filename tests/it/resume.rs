@@ -15,6 +15,7 @@ use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
 use crate::crash::{for_each_variant, seed_or};
+use crate::fault::with_faults;
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
 use crate::sim::script::{ScriptStep, Variant, Writer};
 use crate::sim::{DIR, RecordPosition, Simulation, WriteRecord, context};
@@ -101,6 +102,7 @@ fn check_resumed(
 fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String> + Sync) {
     let seed = seed_or(3);
     for_each_variant(2, seed, |variant, rng| {
+        let variant = &with_faults(variant);
         for action in [FaultAction::Eio, FaultAction::SyncLost, FaultAction::SyncReverted] {
             guarded(|| check(variant, action, rng.next_u64()))
                 .map_err(|what| format!("{action:?}: {what}"))?;

@@ -110,7 +110,9 @@ fn recover_with_faults(variant: &Variant, rng: &mut Rng, count: &AtomicU64) -> R
 fn a_fault_while_recovering_from_a_power_cut_changes_no_state() {
     let count = AtomicU64::new(0);
     let seed = seed_or(29);
-    for_each_variant(1, seed, |variant, rng| recover_with_faults(variant, rng, &count));
+    for_each_variant(1, seed, |variant, rng| {
+        recover_with_faults(&super::with_faults(variant), rng, &count)
+    });
     let count = count.load(Ordering::Relaxed);
     println!("{count} faults, SEED={seed}");
     assert!(count > 1000 || std::env::var("VARIANT").is_ok(), "{count}");
@@ -233,7 +235,9 @@ fn lie_about_syncs(variant: &Variant, rng: &mut Rng, outcomes: &Outcomes) -> Res
 fn after_syncs_that_did_nothing_each_value_was_written_or_damage_is_reported() {
     let outcomes = Outcomes::default();
     let seed = seed_or(31);
-    for_each_variant(2, seed, |variant, rng| lie_about_syncs(variant, rng, &outcomes));
+    for_each_variant(2, seed, |variant, rng| {
+        lie_about_syncs(&super::with_faults(variant), rng, &outcomes)
+    });
     println!("{outcomes:?}, SEED={seed}");
     let Outcomes { whole, refused, unreadable } = outcomes;
     let counts = [whole, refused, unreadable].map(AtomicU64::into_inner);

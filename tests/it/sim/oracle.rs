@@ -12,11 +12,14 @@ use std::sync::Arc;
 use lsm_core::fs::{FaultFs, Fs, MemFs};
 use lsm_core::internals::names::{self, FileKind, FileName, LOCK};
 use lsm_core::internals::version::recover;
-use siltstone::{Db, Durability, VerifyOptions};
+use siltstone::ErrorKind::TooOld;
+use siltstone::changes::FeedItem;
+use siltstone::{Db, Durability, SeqNo, VerifyOptions};
 use testkit::model::{Contents, Model, State, Step};
 
 use super::script::{UNLOGGED, Variant};
 use super::{DIR, RecordPosition, WriteRecord, context, open, open_read_only};
+use crate::store::{Content, follow_change};
 
 /// The contents of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -222,13 +225,45 @@ pub fn check_files(mem: &MemFs) -> Result<(), String> {
     let tables = tables.map(|(_, t)| FileName::new(FileKind::Sst, t.meta.file, t.meta.epoch));
     let segments = version.log_segments.iter();
     let segments = segments.map(|(file, epoch)| FileName::new(FileKind::Wal, *file, *epoch));
-    let live = tables.chain(segments).chain([recovered.generation]);
+    let kept = version.retained.segments.iter();
+    let kept = kept.map(|(file, kept)| FileName::new(FileKind::Wal, *file, kept.epoch));
+    let live = tables.chain(segments).chain(kept).chain([recovered.generation]);
     let live: BTreeSet<String> =
         live.map(|name| name.to_string()).chain([LOCK.to_owned()]).collect();
     if live != found {
         let orphans: Vec<_> = found.difference(&live).collect();
         let missing: Vec<_> = live.difference(&found).collect();
         return Err(format!("orphans {orphans:?}, missing {missing:?}"));
+    }
+    Ok(())
+}
+
+/// A follower that begins with the first commit has what the store has, if the log is kept and everything is durable.
+fn check_feed(variant: &Variant, db: &Db, seen: &Seen) -> Result<(), String> {
+    if variant.options.log_retained_bytes == 0 {
+        return Ok(());
+    }
+    let mut changes = db.changes(SeqNo::ZERO).map_err(context("changes"))?;
+    let mut index: BTreeMap<_, Content> = BTreeMap::new();
+    loop {
+        match changes.try_next() {
+            Ok(Some(FeedItem::Commit(batch))) => {
+                for (partition, change) in &batch.changes {
+                    follow_change(index.entry(partition.id).or_default(), change);
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) if error.kind() == TooOld && variant.may_lose_log => return Ok(()),
+            Err(error) => return Err(context("follow the changes")(error)),
+        }
+    }
+    for partition in changes.partitions().filter(|partition| &*partition.name != UNLOGGED) {
+        let followed = index.remove(&partition.id).unwrap_or_default();
+        let found = followed.into_iter().map(|(key, value)| (key, value.into()));
+        if found.collect::<Contents>() != seen.logged[&*partition.name] {
+            return Err(format!("the changes make something else of {}", partition.name));
+        }
     }
     Ok(())
 }
@@ -246,6 +281,7 @@ pub fn guarded<T>(check: impl FnOnce() -> Result<T, String>) -> Result<T, String
 pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), String> {
     let db = open(variant, Arc::new(mem.clone()), salt).map_err(context("open"))?;
     let seen = observe(&db)?;
+    check_feed(variant, &db, &seen)?;
     check_files(mem)?;
     Ok((db, seen))
 }
@@ -286,6 +322,7 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
     if observe(&db)? != expected {
         return Err("the store lost something while it went on".to_owned());
     }
+    check_feed(variant, &db, &expected)?;
     check_sound(&db)?;
     db.close().map_err(context("close after the cut"))?;
     check_files(mem)?;

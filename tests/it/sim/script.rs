@@ -76,6 +76,8 @@ pub struct Variant {
     pub options: Options,
     pub partition_options: PartitionOptions,
     pub has_unlogged: bool,
+    /// A failed sync or a limit may take a part of the log that is kept.
+    pub may_lose_log: bool,
     weights: Weights,
     /// Largest value in bytes, and one in how many is as large as three segments.
     value_bytes: u64,
@@ -104,6 +106,7 @@ pub fn variants() -> Vec<Variant> {
         options,
         partition_options,
         has_unlogged: false,
+        may_lose_log: false,
         weights: Weights { put: 20, delete: 3, step: 2, wait: 1, ..Weights::default() },
         value_bytes: 60,
         huge: 0,

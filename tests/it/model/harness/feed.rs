@@ -8,6 +8,7 @@ use siltstone::hooks::PartitionId;
 use siltstone::{ErrorKind, SeqNo};
 
 use super::*;
+use crate::store::follow_change;
 
 /// The contents of a partition by its name, and the id that it has there.
 #[derive(Default)]
@@ -237,28 +238,16 @@ fn take_change(
     at_end: Option<&Rc<Contents>>,
 ) {
     match change {
-        KeyChange::Put { key, value } => {
-            index.insert(key.to_vec(), value.to_vec());
-        }
         KeyChange::PutLarge { key, value } => {
             let read = value.read().unwrap().map(|value| value.to_vec());
             let found = read.or_else(|| Some(at_end?.get(&key[..])?.to_vec()));
             index.insert(key.to_vec(), found.unwrap_or_default());
         }
-        KeyChange::Merge { key, operand } => {
-            let value = index.entry(key.to_vec()).or_default();
-            // A large value that was looked up has the later operands of the commit in it.
-            if at_end.and_then(|it| it.get(&key[..])).is_none_or(|it| **it != value[..]) {
-                value.extend_from_slice(operand);
-            }
-        }
-        KeyChange::Delete { key } => {
-            index.remove(&key[..]);
-        }
-        KeyChange::DeleteRange { start, end } => index.retain(|key, _| {
-            key[..] < start[..] || end.as_ref().is_some_and(|end| key[..] >= end[..])
-        }),
-        KeyChange::Clear => index.clear(),
-        other => panic!("{other:?}"),
+        // A large value that was looked up has the later operands of the commit in it.
+        KeyChange::Merge { key, .. }
+            if at_end
+                .and_then(|it| it.get(&key[..]))
+                .is_some_and(|it| index.get(&key[..]).is_some_and(|value| **it == value[..])) => {}
+        change => follow_change(index, change),
     }
 }
