@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 use remote::{Ack, Remote, RestoreTarget};
 use siltstone::changes::FeedItem;
 use siltstone::fs::{CrashOutcome, MemFs};
+use siltstone::operators::AppendOperator;
 use siltstone::secondary::{Level, Target};
-use siltstone::{Db, Durability, ErrorKind, Options, Readable, SeqNo, VerifyOptions};
+use siltstone::{
+    Db, Durability, ErrorKind, Options, PartitionOptions, Readable, SeqNo, VerifyOptions,
+};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -97,6 +100,40 @@ fn a_reader_of_a_bucket_follows_the_changes() {
     assert_eq!(numbers, [1, 2, 3, 4]);
     let FeedItem::Commit(batch) = changes.try_next().unwrap().unwrap() else { panic!("no commit") };
     assert_eq!(batch.seq.get(), 4);
+}
+
+#[test]
+fn readers_of_a_bucket_fold_operands_and_one_that_is_read_only_has_no_changes() {
+    let remote = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = remote.primary(folder.path().join("first")).unwrap();
+    let db = primary.builder().open().unwrap();
+    let lists = PartitionOptions::new().merge_operator(Arc::new(AppendOperator::new(",")));
+    let lists = db.partition_with("lists", lists).unwrap();
+    lists.put("a", "0").unwrap();
+    db.flush().unwrap();
+    let snapshot = db.snapshot();
+    lists.merge("a", "1").unwrap();
+    db.flush().unwrap();
+    drop(snapshot);
+    lists.merge_with("a", "2", Durability::Sync).unwrap();
+    let reader = remote.reader().unwrap();
+    let seen = reader.builder().open().unwrap();
+    let folded = seen.partition("lists").unwrap().get("a").unwrap();
+    assert_eq!(folded.as_deref(), Some(&b"0,1,2"[..]));
+    assert_eq!(seen.changes(SeqNo::ZERO).unwrap_err().kind(), ErrorKind::Unsupported);
+    let secondary = reader.secondary().open().unwrap();
+    let followed = secondary.partition("lists").unwrap();
+    lists.merge_with("a", "3", Durability::Sync).unwrap();
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(followed.get("a").unwrap().as_deref(), Some(&b"0,1,2,3"[..]));
+    let second = remote.take_over(folder.path().join("second")).unwrap();
+    let new = second.builder().open().unwrap();
+    let lists = new.partition("lists").unwrap();
+    lists.merge_with("a", "4", Durability::Sync).unwrap();
+    assert_eq!(lists.get("a").unwrap().as_deref(), Some(&b"0,1,2,3,4"[..]));
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(followed.get("a").unwrap().as_deref(), Some(&b"0,1,2,3,4"[..]));
 }
 
 #[test]
