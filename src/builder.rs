@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::clock::Clock;
-use lsm_core::error::Result;
+use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::Fs;
 use lsm_core::hooks::{EventListener, HookProvider, HookSources, MergeOperator};
 use lsm_core::options::Options;
@@ -451,6 +451,11 @@ impl Builder {
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn open(self) -> Result<Db> {
+        self.into_engine().open().map(Db).map_err(with_advice)
+    }
+
+    /// The builder of the engine, with all hooks.
+    pub(crate) fn into_engine(self) -> lsm_core::Builder {
         // Also for an application without own hooks: a partition names MetaHive, expiry and large
         // values like any hook, and without this an open would not find their code.
         let own = Arc::new(ProvidedHooks { metahive: self.metahive, operators: self.operators });
@@ -460,6 +465,17 @@ impl Builder {
             Some(first) => Arc::new(HookSources { first, then: own }),
             None => own,
         };
-        self.engine.hooks(hooks).open().map(Db)
+        self.engine.hooks(hooks)
     }
+}
+
+/// Names the way out of a database that is refused as damaged.
+#[cold]
+fn with_advice(error: Error) -> Error {
+    if !error.is_corruption() {
+        return error;
+    }
+    let advice =
+        "the database does not open; `siltstone repair` makes a new one of what can be read";
+    Error::because(ErrorKind::Corruption, advice, error)
 }

@@ -193,6 +193,7 @@ mod options;
 mod partition;
 mod provided;
 mod readable;
+mod salvage;
 mod snapshot;
 mod transaction;
 
@@ -208,10 +209,11 @@ pub use db::{Db, TransactOptions};
 #[doc(hidden)]
 pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
-    BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportOptions, ExportSummary, Gauge,
-    Health, IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth,
-    Swap, TransactionCursor, TransactionKeys, TransactionRange, Updated, VerifyMark, VerifyOptions,
-    VerifyProgress, VerifyReport,
+    BackgroundFailure, BulkLoad, Class, Commit, DoubtfulKeys, Durable, ExportOptions,
+    ExportSummary, Gauge, Health, IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume,
+    SalvageReport, SalvagedPartition, Severity, StallHealth, Swap, TransactionCursor,
+    TransactionKeys, TransactionRange, Updated, VerifyMark, VerifyOptions, VerifyProgress,
+    VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};

@@ -54,6 +54,7 @@ mod regressions;
 mod replay;
 mod resume;
 mod rot;
+mod salvage;
 mod sim;
 mod small_tables;
 mod space;

@@ -13,7 +13,7 @@ use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
 use crate::engine::{self, Existing, Making, ReadTarget, Target, Writing};
 use crate::output::{Failure, Output};
-use crate::{progress, streams};
+use crate::{progress, repair, streams};
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -86,6 +86,9 @@ pub(crate) struct ExportArgs {
     /// End of the range; this key is not included
     #[arg(long)]
     to: Option<OsString>,
+    /// Export what can be read of a damaged database, with --format stream; what is lost goes to standard error
+    #[arg(long)]
+    salvage: bool,
     /// Leave the metadata of MetaHive out; only tables have it
     #[arg(long)]
     without_metadata: bool,
@@ -124,6 +127,9 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         Format::Stream => Some(StreamFormat::Checked),
         Format::DbDump => Some(StreamFormat::BerkeleyText),
     };
+    if args.salvage {
+        return export_salvaged(args, format, range);
+    }
     let existing = Existing::open_to_read(&args.target.database, ReadLength::Long)?;
     let Some(format) = format else { return export_tables(args, existing, range) };
     let mut options = StreamExport::new().format(format).range(range);
@@ -133,6 +139,21 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     }
     streams::export(&existing.db, &args.folder, &options, args.target.json)?;
     Ok(existing.close()?)
+}
+
+fn export_salvaged(
+    args: &ExportArgs,
+    format: Option<StreamFormat>,
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+) -> Result<(), Failure> {
+    let Some(format) = format else {
+        return Err(Failure::Usage("--salvage needs --format stream".to_owned()));
+    };
+    let mut options = StreamExport::new().format(format).range(range);
+    if !args.all_partitions {
+        options = options.partitions([&args.target.partition]);
+    }
+    repair::export(&args.target.database, &args.folder, &options)
 }
 
 fn export_tables(

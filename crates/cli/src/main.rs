@@ -30,6 +30,7 @@ mod promote;
 mod read;
 mod readers;
 mod remotes;
+mod repair;
 #[cfg(feature = "server")]
 mod route;
 mod scrub;
@@ -112,6 +113,11 @@ enum Command {
     /// The command opens the database, which recovers it, unless another process writes it or the folder
     /// cannot be written. It repairs nothing. The exit status is 1 if there is damage.
     Verify(verify::Args),
+    /// Makes a new database of everything that can be read of a damaged one
+    ///
+    /// The damaged database is not changed: it may lie on a read-only medium, and files of it may be missing, the manifest
+    /// too. The report names what is lost, by key where that is known. No other process may have it open.
+    Repair(repair::Args),
     /// Compares every entry with its metadata and reports all differences
     Scrub(scrub::Args),
     /// Prints every stored version of a key, with its place and its verdict
@@ -228,6 +234,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Diff(args) => diff::run(&args),
         Command::Gaps(command) => gaps::run(&command),
         Command::Verify(args) => verify::run(&args),
+        Command::Repair(args) => repair::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Levels(args) => levels::run(&args),

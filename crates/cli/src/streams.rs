@@ -47,7 +47,7 @@ pub(crate) fn export(
 }
 
 /// A reader that closes the pipe ends the command quietly.
-fn standard_output(error: Error) -> Failure {
+pub(crate) fn standard_output(error: Error) -> Failure {
     let source = error.io_source().map(io::Error::kind);
     match source {
         Some(io::ErrorKind::BrokenPipe) => Failure::PipeClosed,
@@ -110,7 +110,7 @@ fn is_followed(source: &mut dyn Read, path: &Path) -> Result<bool, Failure> {
     Ok(read > 0)
 }
 
-fn result_text(verb: &str, summary: StreamSummary) -> String {
+pub(crate) fn result_text(verb: &str, summary: StreamSummary) -> String {
     let StreamSummary { entries, bytes, skipped, .. } = summary;
     format!("{verb} {entries} entries, {bytes} bytes; skipped {skipped}")
 }
@@ -125,6 +125,6 @@ fn report(verb: &str, summary: StreamSummary, json: bool) -> Result<(), Failure>
     out.finish()
 }
 
-fn create(path: &Path) -> Result<File, Failure> {
+pub(crate) fn create(path: &Path) -> Result<File, Failure> {
     File::create_new(path).map_err(|e| Failure::io("create", path, &e))
 }

@@ -1,7 +1,7 @@
 //! [`export`]: writes the entries of partitions as they were at one moment.
 
 use std::io::Write;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use largeval::BlobReader;
 use lsm_core::error::Result;
@@ -13,6 +13,8 @@ use crate::text;
 use lsm_core::Db;
 use lsm_core::Partition;
 use lsm_core::Snapshot;
+use lsm_core::db::Salvage;
+use lsm_core::{Error, ErrorKind};
 
 /// The value of an entry that is exported.
 pub(crate) enum ExportedValue<'a> {
@@ -120,6 +122,44 @@ fn export_checked(exported: &Exported, out: &mut dyn Write) -> Result<StreamSumm
             writer.entry(number as u32, key, value.len())?;
             value.pieces(|piece| writer.piece(piece))?;
             summary.count(key, value.len());
+            Ok(())
+        })?;
+    }
+    writer.end(summary.entries)?;
+    Ok(summary)
+}
+
+/// Writes what can be read of a damaged database to `out`.
+///
+/// # Errors
+/// A partition that does not exist; a format other than [`StreamFormat::Checked`]; those of the device and of `out`.
+pub fn export_salvaged(
+    salvage: &mut Salvage,
+    out: &mut dyn Write,
+    options: &StreamExport,
+) -> Result<StreamSummary> {
+    if options.format != StreamFormat::Checked {
+        let what = "a salvage is exported as a stream with checksums, not as text";
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    let names = options.partitions.clone().unwrap_or_else(|| salvage.partition_names());
+    let header: Vec<_> = names
+        .iter()
+        .map(|name| StreamPartition {
+            name: name.clone(),
+            has_large_values: salvage.has_value_store(name),
+        })
+        .collect();
+    let mut writer = StreamWriter::begin(out, &header)?;
+    let mut summary = StreamSummary::default();
+    for (number, name) in names.iter().enumerate() {
+        salvage.each_entry(name, &mut |key, value| {
+            if !RangeBounds::<Vec<u8>>::contains(&options.range, &key.to_vec()) {
+                return Ok(());
+            }
+            writer.entry(number as u32, key, value.len() as u64)?;
+            ExportedValue::Whole(value).pieces(|piece| writer.piece(piece))?;
+            summary.count(key, value.len() as u64);
             Ok(())
         })?;
     }

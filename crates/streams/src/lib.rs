@@ -18,6 +18,6 @@ mod options;
 mod text;
 
 pub use self::entries::{EntryReader, EntryWriter, StreamEntry};
-pub use self::export::export;
+pub use self::export::{export, export_salvaged};
 pub use self::import::import;
 pub use self::options::{StreamExport, StreamFormat, StreamImport, StreamPartition, StreamSummary};

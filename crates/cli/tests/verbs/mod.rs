@@ -186,3 +186,35 @@ fn a_shell_runs_the_lines_of_a_script_on_one_database() {
     std::fs::write(at.join("script"), "get nothing\n").unwrap();
     assert_eq!(shell(at, &["db"]).status.code(), Some(1));
 }
+
+#[test]
+fn a_damaged_database_is_repaired_into_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    printed(at, &["put", "db", "a", "1", "--partition", "users"], 0);
+    // A table names its partition; the log has only its number.
+    printed(at, &["compact", "db", "--partition", "users"], 0);
+    let whole = printed(at, &["repair", "db", "--into", "same"], 0);
+    assert!(whole.contains("partition users: 1 entries\n"), "{whole}");
+    assert!(whole.contains("complete: every key is what it was\n"), "{whole}");
+    for entry in std::fs::read_dir(at.join("db")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "manifest") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    refused(at, &["get", "db", "a", "--partition", "users"], 1, "siltstone repair");
+    let text = printed(at, &["repair", "db", "--into", "new"], 0);
+    assert!(text.contains("doubtful: all partitions, all keys: the manifest"), "{text}");
+    assert!(!at.join("new.unfinished").exists(), "nothing is left next to it");
+    let lines = printed(at, &["repair", "db", "--into", "third", "--json"], 0);
+    assert!(lines.contains("{\"complete\":false}"), "{lines}");
+    let export = ["export", "db", "stream", "--format", "stream", "--salvage", "--all-partitions"];
+    printed(at, &export, 0);
+    printed(at, &["import", "copy", "stream"], 0);
+    for db in ["same", "new", "third", "copy"] {
+        assert_eq!(printed(at, &["get", db, "a", "--partition", "users"], 0), "1\n", "{db}");
+    }
+    refused(at, &["repair", "db", "--into", "new"], 2, "is not empty");
+    refused(at, &["export", "db", "tables", "--salvage"], 2, "--format stream");
+}

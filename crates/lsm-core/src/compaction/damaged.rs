@@ -7,17 +7,25 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     DamagedTable, Fault, InputTable, JobFindings, Origin, PartitionHooks, RepairSources,
+    TableRepair,
 };
-use crate::sstable::TolerantIter;
+use crate::sstable::{PlainRepair, TolerantIter};
 use crate::types::{EntryKind, Gap, SeqNo};
 use crate::version::{SstMeta, Table, TableContext};
 
 /// The parts that a repair needs to open its table.
-pub(super) struct DamagedInput<'a> {
+pub struct DamagedInput<'a> {
+    /// Opens it.
     pub context: &'a TableContext,
+    /// The hooks of its partition.
     pub hooks: &'a PartitionHooks,
+    /// The sources of a filter that repairs it.
     pub sources: &'a Arc<dyn RepairSources>,
+    /// Receives what is repaired and lost.
     pub findings: &'a JobFindings,
+    /// Without a filter that repairs it, the blocks that verify are read all the same. A job does not do that: nothing
+    /// would vouch for what it writes.
+    pub reads_plainly: bool,
 }
 
 impl DamagedInput<'_> {
@@ -26,11 +34,7 @@ impl DamagedInput<'_> {
     ///
     /// # Errors
     /// `Io`: the table may be there at the next try. Those of the filter.
-    pub(super) fn open(
-        &self,
-        level: usize,
-        table: &Table,
-    ) -> Result<Option<(TolerantIter, InputTable)>> {
+    pub fn open(&self, level: usize, table: &Table) -> Result<Option<(TolerantIter, InputTable)>> {
         let meta = &table.meta;
         let reader = match table.reader(self.context) {
             Ok(reader) => reader.clone(),
@@ -64,6 +68,12 @@ impl DamagedInput<'_> {
         };
         // A table without a repair is refused and not read plainly: its damaged entries would pass
         // for sound.
+        let repair = match repair {
+            None if self.reads_plainly => {
+                Some(Box::new(PlainRepair::new(table.clone())) as Box<dyn TableRepair>)
+            }
+            repair => repair,
+        };
         let repair = repair.ok_or_else(|| {
             let what = format!("no filter repairs table {}", meta.file);
             Error::new(ErrorKind::InvalidArgument, what)

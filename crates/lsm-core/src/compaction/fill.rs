@@ -40,7 +40,8 @@ impl<'a> Fill<'a> {
         let options = &version.options;
         let compression = level_compression(options, LEVEL_COUNT - 1);
         let suffix = &stages.hooks().rules.reserved_suffix;
-        let outputs = Outputs::new(factory, options, compression, seq, suffix);
+        let outputs =
+            Outputs::new(factory, options, compression, seq, suffix).of_partition(version);
         // By size alone: the level, and so what lies below the tables, is chosen when they are
         // finished.
         let split = Some(Split::by_size(options.table_bytes));

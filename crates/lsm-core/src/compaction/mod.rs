@@ -60,6 +60,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use asked::{Finish, RangePick};
+pub use damaged::DamagedInput;
 pub use export_range::ExportRange;
 pub use fill::Fill;
 pub use job_hooks::JobHooks;

@@ -23,7 +23,10 @@ use crate::hooks::{EndedBlock, HiddenSink, NoteForm, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, CachePrepopulation, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
-use crate::version::{ExpiryNotes, Kept, Missing, SstMeta, TableContext};
+use crate::version::{
+    ExpiryNotes, Kept, Missing, PARTITION_PROPERTY, PartitionVersion, SstMeta, TableContext,
+    partition_record,
+};
 
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;
@@ -127,6 +130,8 @@ pub struct Outputs<'a> {
     expiry_rule: Option<u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
+    /// The record of the partition, for a repair without a manifest.
+    record: Option<Vec<u8>>,
     /// The form of hidden entries that are made of notes, if there are such.
     note_form: Option<Arc<dyn NoteForm>>,
     /// The form of the keys, if they are written as given, and no hidden entries.
@@ -165,6 +170,7 @@ impl<'a> Outputs<'a> {
             expiry_rule: None,
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
+            record: None,
             note_form: None,
             bare: None,
             values_only: false,
@@ -176,6 +182,12 @@ impl<'a> Outputs<'a> {
             finished: Vec::new(),
             made: Vec::new(),
         }
+    }
+
+    /// Of this partition, which each table names.
+    pub(super) fn of_partition(mut self, version: &PartitionVersion) -> Outputs<'a> {
+        self.record = Some(partition_record(version));
+        self
     }
 
     /// With keys as they were given, and neither hidden entries nor notes of filters.
@@ -336,9 +348,12 @@ impl<'a> Outputs<'a> {
     }
 
     /// Ends the table under way, if there is one, with what filters noted in it.
-    pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
+    pub(super) fn end_table(&mut self, mut properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
             if self.bare.is_none() {
+                if let Some(record) = &self.record {
+                    properties.0.insert(PARTITION_PROPERTY.to_owned(), record.clone());
+                }
                 writer.set_user_properties(properties)?;
             }
             let (summary, file) = writer.finish_unsynced()?;

@@ -192,7 +192,10 @@ impl<'a> Merge<'a> {
         let described = match &sources {
             Some(sources) if self.is_repair() => {
                 let hooks = stages.hooks();
-                let opening = DamagedInput { context: tables, hooks, sources, findings: &findings };
+                let findings = &findings;
+                let reads_plainly = false;
+                let opening =
+                    DamagedInput { context: tables, hooks, sources, findings, reads_plainly };
                 self.open_damaged(&opening, &mut inputs)?
             }
             _ => self.open(tables, &mut stages, &findings, &mut inputs)?,
@@ -302,7 +305,7 @@ impl<'a> Merge<'a> {
         let suffix = if self.bare.is_some() { &[][..] } else { suffix };
         let outputs = Outputs::new(factory, options, compression, self.base_seq, suffix);
         // Writers wait for flushes.
-        outputs.bare(self.bare).paced(self.kind == JobKind::Compaction)
+        outputs.of_partition(self.version).bare(self.bare).paced(self.kind == JobKind::Compaction)
     }
 
     /// The tables in which something older may lie than what this merge reads.

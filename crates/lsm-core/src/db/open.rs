@@ -45,18 +45,18 @@ use crate::types::PartitionId;
 use crate::version::{DbVersion, Missing, TableContext};
 
 pub(crate) use folder::random_from_hasher_keys;
-use folder::{DbFolder, OpenCheck, OpenMode};
+pub(super) use folder::{DbFolder, OpenCheck, OpenMode};
 
 /// Options for opening a database, its file system, its clock and its threads.
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
-    dir: PathBuf,
-    options: Options,
-    fs: Arc<dyn Fs>,
-    clock: Arc<dyn Clock>,
-    mode: BackgroundMode,
+    pub(super) dir: PathBuf,
+    pub(super) options: Options,
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) mode: BackgroundMode,
     random: Option<Box<dyn FnMut() -> u64 + Send>>,
-    hooks: Option<Arc<dyn HookProvider>>,
+    pub(super) hooks: Option<Arc<dyn HookProvider>>,
     listeners: Vec<Arc<dyn EventListener>>,
     inject: Injections,
     access: OpenMode,

@@ -279,6 +279,6 @@ fn absent_operator(records: &[HookRecord], attached: &PartitionHooks) -> Vec<Str
     absent.map(|record| record.name.clone()).collect()
 }
 
-fn not_found(name: &str) -> Error {
+pub(super) fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::PartitionNotFound, format!("there is no partition {name:?}"))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::types::{SeqNo, SpanLayers, SpanPart};
 
 /// Clear and deleted ranges as one reader sees them.
-pub(super) struct Floors {
+pub struct Floors {
     seq: SeqNo,
     clear_seq: SeqNo,
     /// `None` in the usual partition, which pays a comparison with null.
@@ -23,7 +23,8 @@ struct Ranges {
 }
 
 impl Floors {
-    pub(super) fn new(seq: SeqNo, clear_seq: SeqNo, layers: SpanLayers) -> Floors {
+    /// The floors that a reader at `seq` sees.
+    pub fn new(seq: SeqNo, clear_seq: SeqNo, layers: SpanLayers) -> Floors {
         let spans = (!layers.is_empty()).then(|| {
             // A part that holds no key: no key is empty.
             let part = SpanPart { end: Some(Arc::default()), ..SpanPart::default() };
@@ -34,7 +35,7 @@ impl Floors {
 
     /// An entry of `key` below this number is absent.
     #[inline]
-    pub(super) fn at(&mut self, key: &[u8]) -> SeqNo {
+    pub fn at(&mut self, key: &[u8]) -> SeqNo {
         match &mut self.spans {
             None => self.clear_seq,
             Some(spans) => spans.at(key, self.seq).max(self.clear_seq),

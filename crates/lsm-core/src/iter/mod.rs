@@ -115,6 +115,7 @@ use crate::error::Result;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
 pub use dead_walk::{DeadEntries, DeadRange};
+pub use floors::Floors;
 pub(crate) use forward_to_variants;
 pub use merge::{MergeIter, MergeSource};
 pub use visible::VisibleIter;

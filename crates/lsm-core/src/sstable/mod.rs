@@ -95,9 +95,9 @@ pub use raw::{RawIter, RawMode};
 pub use read_ahead::ReadMode;
 pub use reader::SstReader;
 pub use reader::lookup::TargetBlock;
-pub use salvage::{Salvaged, salvage};
+pub use salvage::{FoundTable, Salvaged, identify, salvage};
 pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};
-pub use tolerant::TolerantIter;
+pub use tolerant::{PlainRepair, TolerantIter};
 pub use verify::{Expected, TableDamage, TableFindings};
 pub use writer::SstWriter;
 

@@ -81,6 +81,37 @@ pub fn salvage(
     Ok(Some(Salvaged { reader, repaired }))
 }
 
+/// A table's account of itself, where no manifest describes it.
+pub struct FoundTable {
+    /// As its blocks have it.
+    pub identity: SstIdentity,
+    /// The hash in its footer.
+    pub file_hash: u128,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// Its properties.
+    pub properties: SstProperties,
+}
+
+/// The table in `file` by its own footer and properties.
+///
+/// # Errors
+/// `Corruption` if they are damaged; `Unsupported`; `Io`.
+pub fn identify(file: Arc<dyn File>, path: PathBuf) -> Result<FoundTable> {
+    let file_bytes = file.len()?;
+    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
+    let (footer, footer_at) = Footer::read(&source, Access::Uncached)?;
+    source.unique_id = footer.unique_id;
+    let payload = source.read_by(Access::Uncached, footer.properties)?;
+    let properties = load_properties(&source, &footer, &payload.bytes[..payload.len])?;
+    let identity =
+        SstIdentity { db_id: footer.db_id, file: properties.file, epoch: properties.epoch };
+    if identity.unique_id() != footer.unique_id {
+        return Err(source.corruption(footer_at, "footer and properties name different tables"));
+    }
+    Ok(FoundTable { identity, file_hash: footer.file_hash, bytes: file_bytes, properties })
+}
+
 struct Salvaging {
     source: TableSource,
     identity: SstIdentity,

@@ -11,6 +11,7 @@
 
 pub(super) mod block;
 mod blocks;
+mod plain;
 mod stored_block;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::iter::InternalIter;
 use crate::types::{Gap, KeyRef, SeqNo, Trailer};
 
 use block::TolerantBlock;
+pub use plain::PlainRepair;
 use stored_block::StoredBlock;
 
 /// The sound entry that a gap begins after.

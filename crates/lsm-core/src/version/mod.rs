@@ -9,6 +9,7 @@
 //! apply.rs              version + edit = next version
 //! manifest.rs           the log of edits, as the database writes it
 //! recover.rs, tail.rs   the same, as an open and as a secondary read it
+//! remains.rs            what verifies of manifests that recovery refuses
 //! fork.rs               where a promotion ends the epochs before it: the files of a claim and a fork
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
@@ -35,6 +36,7 @@ mod manifest;
 mod partition_map;
 mod record;
 mod recover;
+mod remains;
 mod retained;
 mod set;
 mod table;
@@ -64,6 +66,7 @@ pub use record::{
 };
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, age_of, has_begun, is_named, next_free, recover, recover_through};
+pub use remains::{KnownPartition, PARTITION_PROPERTY, Remains, partition_record, remains};
 pub use retained::{RetainedLog, RetainedSegment};
 pub use set::{PastGeneration, VersionSet};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};

@@ -64,14 +64,28 @@ pub fn survey(
     range: Range<u64>,
     visit: &mut dyn FnMut(SegmentPiece<'_>) -> Result<()>,
 ) -> Result<()> {
+    // The range of a caller begins after the header, which names the last sequence before it.
+    survey_after(file, header, Some(header.previous_seq), range, visit)
+}
+
+/// As [`survey`], for a range before which `last_seq` was the last sequence, if that is known.
+///
+/// # Errors
+/// As [`survey`].
+pub fn survey_after(
+    file: &dyn File,
+    header: &SegmentHeader,
+    last_seq: Option<SeqNo>,
+    range: Range<u64>,
+    visit: &mut dyn FnMut(SegmentPiece<'_>) -> Result<()>,
+) -> Result<()> {
     let mut survey = Survey {
         file,
         header,
         end: range.end,
         window: Window::default(),
         directory: Vec::new(),
-        // The range of a caller begins after the header, which names the last sequence before it.
-        last_seq: Some(header.previous_seq),
+        last_seq,
     };
     let mut at = range.start;
     while at < range.end {

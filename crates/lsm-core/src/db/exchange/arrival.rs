@@ -28,7 +28,7 @@ use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
 use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef, SeqNo};
-use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
+use crate::version::{Bounds, HookRecord, PARTITION_PROPERTY, SstMeta, Table, TableContext};
 
 /// Tables of an export that are being added to the database.
 pub(super) struct Arrival<'a> {
@@ -192,7 +192,9 @@ impl<'a> Arrival<'a> {
         context: &TableContext,
     ) -> Result<()> {
         let reader = table.reader(context)?;
-        let properties = reader.properties().user.clone();
+        let mut properties = reader.properties().user.clone();
+        // The engine's own says nothing about metadata.
+        properties.0.remove(PARTITION_PROPERTY);
         if table.meta.hidden == 0 && properties == Properties::default() {
             return Ok(());
         }

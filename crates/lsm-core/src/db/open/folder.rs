@@ -14,7 +14,7 @@ use crate::version::Missing;
 
 /// The way in which a folder is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum OpenMode {
+pub(in crate::db) enum OpenMode {
     /// Alone, for everything.
     Writing,
     /// While no one writes.
@@ -25,9 +25,9 @@ pub(super) enum OpenMode {
 
 /// The answers to the question whether an open for writing may make a database, and use an existing one.
 #[derive(Clone, Copy)]
-pub(super) struct OpenCheck {
-    pub(super) creates: bool,
-    pub(super) refuses_existing: bool,
+pub(in crate::db) struct OpenCheck {
+    pub(in crate::db) creates: bool,
+    pub(in crate::db) refuses_existing: bool,
 }
 
 impl Default for OpenCheck {
@@ -54,7 +54,7 @@ impl OpenCheck {
     ///
     /// # Errors
     /// Those of the file system for a file that is missing, or exists already.
-    pub(super) fn check(self, dir: &Path, exists: bool) -> Result<()> {
+    pub(in crate::db) fn check(self, dir: &Path, exists: bool) -> Result<()> {
         if !exists && !self.creates {
             return Err(Error::io("find a database in", dir, io::ErrorKind::NotFound.into()));
         }
@@ -67,16 +67,16 @@ impl OpenCheck {
 }
 
 /// The folder of a database, held and locked, or leased.
-pub(super) struct DbFolder {
-    pub(super) fs: Arc<dyn Fs>,
-    pub(super) dir: PathBuf,
-    pub(super) lock: HeldLock,
-    pub(super) missing: Missing,
-    pub(super) writer_epoch: Option<WriterEpoch>,
+pub(in crate::db) struct DbFolder {
+    pub(in crate::db) fs: Arc<dyn Fs>,
+    pub(in crate::db) dir: PathBuf,
+    pub(in crate::db) lock: HeldLock,
+    pub(in crate::db) missing: Missing,
+    pub(in crate::db) writer_epoch: Option<WriterEpoch>,
 }
 
 impl DbFolder {
-    pub(super) fn find(
+    pub(in crate::db) fn find(
         fs: Arc<dyn Fs>,
         dir: &Path,
         access: OpenMode,
