@@ -37,7 +37,7 @@ impl Server {
     /// Opens the database, and serves it.
     ///
     /// # Errors
-    /// Those of the open; [`ErrorKind::Io`] if an address is taken.
+    /// Those of the open; [`Io`](siltstone::ErrorKind::Io) if an address is taken.
     pub fn start(place: Place, role: Role, options: Options) -> Result<Server> {
         let runtime = front::runtime("siltstone-serve", options.threads)?;
         let listener = front::bound(&runtime, &options.listen)?;
@@ -73,7 +73,7 @@ impl Server {
     /// Waits until the process gets SIGTERM or SIGINT, as a service manager and Ctrl-C send them.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the signals cannot be received.
+    /// [`Io`](siltstone::ErrorKind::Io) if the signals cannot be received.
     pub fn wait_for_signal(&self) -> Result<()> {
         self.runtime.as_ref().map_or(Ok(()), front::wait_for_signal)
     }
