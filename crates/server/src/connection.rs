@@ -38,8 +38,8 @@ enum Round {
     Ends,
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
+/// Serves a connection to its end, and returns it.
+pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) -> TcpStream {
     let session = Box::new(Session::new(shared.front.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
     let mut incomplete = Incomplete::new(shared.front.incomplete.clone());
@@ -53,22 +53,22 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
-            Event::Idle => return front.end_idle(&stream),
+            Event::Idle => return front.end_idle(stream),
         }
         match stream.try_read_buf(connection.incoming.room()) {
-            Ok(0) => return,
+            Ok(0) => return stream,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
-            Err(_) => return,
+            Err(_) => return stream,
         }
         if connection.answer(&mut stream).await == Round::Ends {
-            return;
+            return stream;
         }
         connection.incoming.rest();
         // A transaction without its EXEC is a request that is not complete.
         let waiting = connection.session.as_ref().map_or(0, |it| it.transaction_bytes);
         if !incomplete.set(connection.incoming.len() + waiting) {
-            return connection.shared.front.end_incomplete(&stream);
+            return connection.shared.front.end_incomplete(stream);
         }
     }
 }

@@ -25,6 +25,9 @@ const THREADS_PER_CORE: usize = 4;
 /// Time after which the system asks whether a silent client is still there, as Redis does.
 const ALIVE: Duration = Duration::from_secs(300);
 
+/// A client that goes on to send after the end of its connection is read for so long.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// The event that a connection without work waits for.
 pub(crate) enum Event {
     Readable,
@@ -108,17 +111,35 @@ impl Front {
     }
 
     /// The end of a connection that was idle for too long.
-    pub(crate) fn end_idle(&self, stream: &TcpStream) {
+    pub(crate) fn end_idle(&self, stream: TcpStream) -> TcpStream {
         count(&self.counts.idle);
         let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
+        stream
     }
 
     /// The end of a connection whose incomplete request is too much for all.
-    pub(crate) fn end_incomplete(&self, stream: &TcpStream) {
+    pub(crate) fn end_incomplete(&self, stream: TcpStream) -> TcpStream {
         count(&self.counts.too_large);
         let text =
             b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
         let _ = stream.try_write(text);
+        stream
+    }
+
+    /// Closes a connection after its client has, or at the end of the server. A close with unread bytes is a reset, and
+    /// a reset destroys a reply that the client has not read yet.
+    async fn discard_input(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        stream.shutdown().await?;
+        let mut discarded = [0; 4 << 10];
+        while matches!(self.wait(&stream).await, Event::Readable) {
+            match stream.try_read(&mut discarded) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Ends all connections after the requests that have arrived, and then the threads.
@@ -165,8 +186,8 @@ pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
     runtime.block_on(signal()).map_err(|error| failed("wait for signals", &error))
 }
 
-/// Accepts connections until the task is aborted.
-pub(crate) async fn accept<W: Future<Output = ()> + Send + 'static>(
+/// Accepts connections until the task is aborted. `serve` returns a connection when it has ended.
+pub(crate) async fn accept<W: Future<Output = TcpStream> + Send + 'static>(
     front: Arc<Front>,
     listener: TcpListener,
     serve: impl Fn(TcpStream) -> W,
@@ -189,8 +210,10 @@ pub(crate) async fn accept<W: Future<Output = ()> + Send + 'static>(
         };
         count(&front.counts.connections);
         let connection = serve(stream);
+        let front = front.clone();
         tokio::spawn(async move {
-            connection.await;
+            let stream = connection.await;
+            let _ = timeout(LINGER, front.discard_input(stream)).await;
             drop(place);
         });
     }

@@ -79,8 +79,8 @@ impl Drop for Router {
     }
 }
 
-/// Serves a connection to its end.
-async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: TcpStream) {
+/// Serves a connection to its end, and returns it.
+async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: TcpStream) -> TcpStream {
     let mut client = Client::new(cluster, front.next_id());
     let mut incoming = Incoming::default();
     let mut incomplete = Incomplete::new(front.incomplete.clone());
@@ -90,20 +90,20 @@ async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: TcpStream) 
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
-            Event::Idle => return front.end_idle(&stream),
+            Event::Idle => return front.end_idle(stream),
         }
         match stream.try_read_buf(incoming.room()) {
-            Ok(0) => return,
+            Ok(0) => return stream,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
-            Err(_) => return,
+            Err(_) => return stream,
         }
         if !answer(&front, &mut client, &mut incoming, &mut stream).await {
-            return;
+            return stream;
         }
         incoming.rest();
         if !incomplete.set(incoming.len()) {
-            return front.end_incomplete(&stream);
+            return front.end_incomplete(stream);
         }
     }
 }
