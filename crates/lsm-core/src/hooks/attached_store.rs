@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::guarded::HookId;
+use super::catch::HookId;
 use super::{StoreContext, StoreFigures, StoreSection, ValueStore, ValueStoreFactory};
 use crate::error::{Error, Result};
 use crate::limits::FORMAT_VALUE_BYTES_MAX;

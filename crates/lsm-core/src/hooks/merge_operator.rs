@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::guarded::HookId;
+use super::catch::HookId;
 use super::{CompactionFilterFactory, HookProvider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::FORMAT_VALUE_BYTES_MAX;

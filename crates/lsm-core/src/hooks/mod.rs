@@ -20,6 +20,7 @@
 //!    has none to return: see `guarded.rs`.
 
 mod attached_store;
+mod catch;
 mod event;
 mod expiry;
 mod fault;
@@ -61,8 +62,9 @@ pub use store_context::{
 };
 pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedBlock, VerifiedEntry, Verifier};
 
+pub(crate) use catch::{catch, catch_blamed, catch_engine};
 pub(crate) use expiry::KnownAgeing;
-pub(crate) use guarded::{JobFilter, catch, catch_blamed, catch_engine, guarded_filter};
+pub(crate) use guarded::{JobFilter, guarded_filter};
 pub(crate) use repair::{Findings, Inject, JobFindings};
 pub(crate) use store_context::OpenWishes;
 

@@ -6,13 +6,11 @@
 //!
 //! Invariants:
 //! 1. Forward and valid: the inner cursor is on the current entry.
-//! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid;
-//!    key and value of the current entry are in `key` and `value`.
-//! 3. After `STEPS_BEFORE_SEEK` versions of one key the cursor seeks past the rest instead of
-//!    stepping.
-//! 4. No walk continues past a bound. If the caller compared the bounds with visible entries alone,
-//!    it would notice them too late: any number of tombstones may lie past a bound, and the walk
-//!    would pass over all of them in search of a visible entry.
+//! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid; key and value of the
+//!    current entry are in `key` and `value`.
+//! 3. After `STEPS_BEFORE_SEEK` versions of one key the cursor seeks past the rest instead of stepping.
+//! 4. No walk continues past a bound. If the caller compared the bounds with visible entries alone, it would notice
+//!    them too late: any number of tombstones may lie past a bound, and the walk would pass over all of them.
 
 use std::ops::Bound;
 

@@ -21,11 +21,14 @@ use parking_lot::Mutex;
 use super::ReadView;
 use crate::types::{MemtableId, PartitionId};
 
-/// The partitions that have work, under one lock; and whether any partition ever had a rule by which readers do not see
-/// expired entries. It never goes back, so a snapshot knows its time if it may need it: relaxed, a snapshot that is
-/// taken while the rule comes sees everything.
+/// The partitions that have work.
 #[derive(Default)]
-pub struct WorkList(Mutex<WorkState>, AtomicBool);
+pub struct WorkList {
+    state: Mutex<WorkState>,
+    /// `true` once a partition had a rule by which readers do not see expired entries: a snapshot notes its time then.
+    /// Relaxed, because a snapshot that is taken while the rule comes sees everything.
+    had_expiry: AtomicBool,
+}
 
 #[derive(Default)]
 struct WorkState {
@@ -124,32 +127,32 @@ impl WorkState {
 impl WorkList {
     /// Notes what a partition holds in memory.
     pub(super) fn note(&self, id: PartitionId, view: &ReadView, is_logged: bool) {
-        self.0.lock().note(id, NotedMemory::of(view, is_logged));
+        self.state.lock().note(id, NotedMemory::of(view, is_logged));
     }
 
     /// Notes that a partition has other tables or hooks than before.
     pub(super) fn note_changed(&self, id: PartitionId) {
-        self.0.lock().changed.insert(id);
+        self.state.lock().changed.insert(id);
     }
 
     /// Notes that a partition has a rule by which readers do not see expired entries.
     pub(super) fn note_expiry(&self) {
-        self.1.store(true, Ordering::Relaxed);
+        self.had_expiry.store(true, Ordering::Relaxed);
     }
 
     /// Returns `true` if a partition has or had such a rule.
     pub fn has_expiry(&self) -> bool {
-        self.1.load(Ordering::Relaxed)
+        self.had_expiry.load(Ordering::Relaxed)
     }
 
     /// Notes that a partition has a value store.
     pub(super) fn note_store(&self, id: PartitionId) {
-        self.0.lock().stores.insert(id);
+        self.state.lock().stores.insert(id);
     }
 
     /// Forgets a partition that was dropped.
     pub(super) fn forget(&self, id: PartitionId) {
-        let mut noted = self.0.lock();
+        let mut noted = self.state.lock();
         noted.forget(id);
         noted.changed.remove(&id);
         noted.stores.remove(&id);
@@ -157,12 +160,12 @@ impl WorkList {
 
     /// The partition with the largest active memtable, or with one of more than half its size.
     pub fn largest_active(&self) -> Option<PartitionId> {
-        self.0.lock().by_size.last().map(|(_, id)| *id)
+        self.state.lock().by_size.last().map(|(_, id)| *id)
     }
 
     /// The partitions whose active memtable has an entry that lies before `place` in the log.
     pub fn active_before(&self, place: u64) -> Vec<PartitionId> {
-        let noted = self.0.lock();
+        let noted = self.state.lock();
         // Partition 0 is the smallest id, so a pin at `place` itself is not among them.
         noted.active_pins.range(..(place, PartitionId(0))).map(|(_, id)| *id).collect()
     }
@@ -170,7 +173,7 @@ impl WorkList {
     /// The first place in the log that a memtable needs. The memtables of one partition through the
     /// given one are excluded: a flush is about to write them to tables.
     pub fn first_pin(&self, flushing: Option<(PartitionId, MemtableId)>) -> Option<u64> {
-        let noted = self.0.lock();
+        let noted = self.state.lock();
         let active = noted.active_pins.first().map(|(pin, _)| *pin);
         // At most the memtables of one partition are passed over, so this is no walk over all.
         let mut sealed = noted.sealed_pins.iter().filter(|(_, id, memtable)| {
@@ -186,24 +189,24 @@ impl WorkList {
     /// # Cost
     /// One step for each that is not accepted.
     pub fn most_sealed(&self, wanted: impl Fn(PartitionId, bool) -> bool) -> Option<PartitionId> {
-        let noted = self.0.lock();
+        let noted = self.state.lock();
         let mut ids = noted.by_sealed.iter().rev().map(|(_, id)| *id);
         ids.find(|id| wanted(*id, noted.held.get(id).is_some_and(|held| held.is_logged)))
     }
 
     /// Returns `true` if a memtable waits for its flush.
     pub fn has_sealed(&self) -> bool {
-        !self.0.lock().by_sealed.is_empty()
+        !self.state.lock().by_sealed.is_empty()
     }
 
     /// Takes the partitions whose tables or hooks changed since the last call.
     pub fn take_changed(&self) -> BTreeSet<PartitionId> {
-        std::mem::take(&mut self.0.lock().changed)
+        std::mem::take(&mut self.state.lock().changed)
     }
 
     /// The partitions that have a value store.
     pub fn stores(&self) -> Vec<PartitionId> {
-        self.0.lock().stores.iter().copied().collect()
+        self.state.lock().stores.iter().copied().collect()
     }
 }
 
@@ -238,11 +241,11 @@ mod tests {
     fn the_largest_active_memtable_is_found_within_a_factor_of_two() {
         let list = WorkList::default();
         assert_eq!(list.largest_active(), None);
-        list.0.lock().note(id(1), active(1000, 5));
-        list.0.lock().note(id(2), active(5000, 7));
-        list.0.lock().note(id(3), active(10, 1));
+        list.state.lock().note(id(1), active(1000, 5));
+        list.state.lock().note(id(2), active(5000, 7));
+        list.state.lock().note(id(3), active(10, 1));
         assert_eq!(list.largest_active(), Some(id(2)));
-        list.0.lock().note(id(2), NotedMemory::default());
+        list.state.lock().note(id(2), NotedMemory::default());
         assert_eq!(list.largest_active(), Some(id(1)));
     }
 
@@ -250,8 +253,8 @@ mod tests {
     fn the_first_pin_is_that_of_what_is_not_being_flushed() {
         let list = WorkList::default();
         assert_eq!(list.first_pin(None), None);
-        list.0.lock().note(id(1), sealed(10, &[(30, 3), (20, 2), (10, 1)], true));
-        list.0.lock().note(id(2), active(1, 25));
+        list.state.lock().note(id(1), sealed(10, &[(30, 3), (20, 2), (10, 1)], true));
+        list.state.lock().note(id(2), active(1, 25));
         assert_eq!(list.first_pin(None), Some(10));
         assert_eq!(list.first_pin(Some((id(1), MemtableId(1)))), Some(20));
         assert_eq!(list.first_pin(Some((id(1), MemtableId(3)))), Some(25));
@@ -266,15 +269,15 @@ mod tests {
     #[test]
     fn the_most_sealed_memory_is_found_among_those_that_are_wanted() {
         let list = WorkList::default();
-        list.0.lock().note(id(1), sealed(10, &[(1, 1)], true));
-        list.0.lock().note(id(2), sealed(30, &[(2, 1)], true));
-        list.0.lock().note(id(3), sealed(20, &[(3, 1)], false));
+        list.state.lock().note(id(1), sealed(10, &[(1, 1)], true));
+        list.state.lock().note(id(2), sealed(30, &[(2, 1)], true));
+        list.state.lock().note(id(3), sealed(20, &[(3, 1)], false));
         assert_eq!(list.most_sealed(|_, _| true), Some(id(2)));
         assert_eq!(list.most_sealed(|found, _| found != id(2)), Some(id(3)));
         assert_eq!(list.most_sealed(|found, is_logged| is_logged && found != id(2)), Some(id(1)));
         assert!(list.has_sealed());
-        (1..4).for_each(|n| list.0.lock().note(id(n), NotedMemory::default()));
-        assert!(!list.has_sealed() && list.0.lock().held.is_empty());
+        (1..4).for_each(|n| list.state.lock().note(id(n), NotedMemory::default()));
+        assert!(!list.has_sealed() && list.state.lock().held.is_empty());
     }
 
     #[test]
