@@ -30,6 +30,9 @@ mod block;
 mod choosing;
 mod chunk_writer;
 mod chunks;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 mod format;
 mod mapped;
 mod options;

@@ -112,6 +112,12 @@ pub mod internals {
     pub mod compaction {
         pub use crate::compaction::*;
     }
+    pub mod decoders {
+        pub use crate::db::check_export_description as export_description;
+        pub use crate::sstable::decoders::table;
+        pub use crate::version::decoders::edits;
+        pub use crate::wal::decoders::segment;
+    }
     pub mod iter {
         pub use crate::iter::*;
     }

@@ -82,6 +82,9 @@ mod block_digests;
 pub mod checksum;
 mod cluster;
 mod counts;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 mod explain;
 mod filter;
 pub mod group;

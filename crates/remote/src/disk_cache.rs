@@ -27,7 +27,7 @@ use block_file::{
     BlockFile, FRAME_BYTES_MAX, KeptBlock, bytes_in_file, encode, file_name, number_of_file,
 };
 
-mod block_file;
+pub(crate) mod block_file;
 
 pub(crate) use block_file::{Block, BlockKey};
 

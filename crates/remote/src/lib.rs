@@ -44,6 +44,9 @@ mod background;
 mod bucket;
 mod cache;
 mod collect;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 mod disk_cache;
 mod folder;
 mod format;

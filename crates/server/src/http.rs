@@ -60,7 +60,7 @@ async fn answer(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// Returns the path; `None` if the request is not complete.
-fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
+pub(crate) fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {

@@ -168,7 +168,7 @@ fn literal_prefix(pattern: &[u8]) -> &[u8] {
 }
 
 /// Returns whether `text` matches `pattern`: `*`, `?`, `[a-z]`, `[^a]`, and `\` before a byte that stands for itself.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut p = 0;
     let mut t = 0;
     // The last star, and the end of what it stands for. An earlier one need not be tried again.

@@ -41,6 +41,9 @@
 mod budget;
 mod commands;
 mod connection;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 mod execute;
 mod failure;
 mod front;

@@ -11,7 +11,7 @@ mod choice;
 mod client;
 mod cluster;
 mod item;
-mod link;
+pub(crate) mod link;
 mod router;
 mod session;
 mod sink;

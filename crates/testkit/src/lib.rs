@@ -4,6 +4,7 @@
 //! - [`hexdump`] and [`golden`]: bytes and texts that a person can review.
 //! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.
 //! - [`model`]: the oracle, an ordered map that keeps every version.
+//! - [`mutation`]: changed bytes, for decoders.
 //! - [`child`]: tests in a process of their own.
 //! - [`linear`]: a checker of linearizability for registers.
 //! - [`workload`]: YCSB mixes, key and value generators.
@@ -16,9 +17,11 @@ pub mod golden;
 pub mod hexdump;
 pub mod linear;
 pub mod model;
+pub mod mutation;
 pub mod rng;
 pub mod workload;
 
 pub use golden::assert_golden;
 pub use hexdump::annotate;
+pub use mutation::mutate;
 pub use rng::Rng;

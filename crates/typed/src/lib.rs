@@ -38,6 +38,9 @@
 
 mod catalog;
 mod codec;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 mod definition;
 mod error;
 mod index;

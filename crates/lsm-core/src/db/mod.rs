@@ -86,6 +86,8 @@ pub use batch::Batch;
 pub use commit::Commit;
 pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
+#[cfg(feature = "internals")]
+pub use exchange::check_export_description;
 pub use exchange::{BulkLoad, ExportOptions, ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth};

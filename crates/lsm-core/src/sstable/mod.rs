@@ -49,6 +49,8 @@ mod block_search;
 mod block_tail;
 mod bloom;
 mod compression;
+#[cfg(feature = "internals")]
+pub mod decoders;
 mod describe;
 mod footer;
 mod hidden;

@@ -46,7 +46,7 @@ impl Extent {
 }
 
 /// Seed of the checksum of the block at `offset`.
-fn seed(unique_id: u128, offset: u64) -> u64 {
+pub(super) fn seed(unique_id: u128, offset: u64) -> u64 {
     // An odd factor, so that neighbouring offsets differ in the high bits too.
     unique_id as u64 ^ offset.wrapping_mul(0x9e6c_63d0_876a_9a99)
 }

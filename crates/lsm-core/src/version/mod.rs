@@ -26,6 +26,8 @@
 
 mod apply;
 mod change;
+#[cfg(feature = "internals")]
+pub mod decoders;
 mod describe;
 mod edit;
 mod expiries;

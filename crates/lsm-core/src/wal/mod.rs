@@ -39,6 +39,8 @@
 //!   zeros are durable.
 //! - Segments are begun in the order of their numbers.
 
+#[cfg(feature = "internals")]
+pub mod decoders;
 mod describe;
 pub mod frame;
 mod lookahead;

@@ -140,6 +140,15 @@ impl BlockFile {
     }
 }
 
+/// Decodes the header `bytes`.
+#[cfg(feature = "internals")]
+pub(crate) fn check_block_file(bytes: &[u8]) {
+    let len = front_of(bytes).map_or(0, |len| len as usize);
+    if let Some(header) = bytes.get(..len).filter(|header| header.len() >= FRONT_BYTES + 9) {
+        let _ = decode(header);
+    }
+}
+
 /// The length of the header.
 fn front_of(front: &[u8]) -> std::result::Result<u32, Malformed> {
     let mut reader = Reader::new(front);

@@ -170,6 +170,20 @@ impl Scan {
     }
 }
 
+/// Finds the ends of the replies in `bytes`, whole and in pieces: they are the same.
+#[cfg(feature = "internals")]
+pub(crate) fn check_replies(mut bytes: &[u8]) {
+    while let Ok(Some(end)) = Scan::default().find(bytes) {
+        assert!(end <= bytes.len(), "a reply that is not there yet");
+        let mut scan = Scan::default();
+        let mut ends = (0..end).map(|len| scan.find(&bytes[..len]));
+        assert!(ends.all(|found| found == Ok(None)), "a reply that ends early");
+        assert_eq!(scan.find(bytes), Ok(Some(end)), "the pieces decide nothing");
+        let _ = text_of(&bytes[..end]);
+        bytes = &bytes[end..];
+    }
+}
+
 fn number(line: &[u8]) -> Result<i64, ()> {
     let number = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok());
     number.ok_or(())

@@ -218,5 +218,11 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<ExportDescription, EditFault>
     Ok(description)
 }
 
+/// Decodes the body of a description, for the fuzz targets of this repository.
+#[cfg(feature = "internals")]
+pub fn check_export_description(body: &[u8]) {
+    let _ = decode_body(DbId(7), body);
+}
+
 #[cfg(test)]
 mod tests;

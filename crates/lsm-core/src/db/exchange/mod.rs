@@ -15,6 +15,8 @@ mod ingest;
 mod stored_key;
 
 pub use bulk::BulkLoad;
+#[cfg(feature = "internals")]
+pub use description::check_export_description;
 pub use export::{ExportOptions, ExportSummary};
 pub use ingest::IngestSummary;
 

@@ -1,0 +1,73 @@
+//! The decoders of what arrives at a server or a router, for the fuzz targets of this repository.
+
+use bytes::Bytes;
+
+use crate::keys::{Scan, matches};
+use crate::level::Token;
+use crate::request::{Incoming, Next, RequestLimits};
+use crate::route::Policy;
+use crate::users::Users;
+use crate::{Wanted, http};
+
+const LIMITS: RequestLimits =
+    RequestLimits { arguments: 64, argument_bytes: 4 << 10, bytes: 16 << 10 };
+
+/// Cuts bytes into requests, whole and in pieces: the requests are the same. Their arguments go through the decoders
+/// of arguments.
+pub fn request(bytes: &[u8]) {
+    let whole = requests(bytes, bytes.len().max(1));
+    let pieces = requests(bytes, 3);
+    assert_eq!(whole, pieces, "the pieces decide nothing");
+    for request in whole {
+        if let Next::Request(arguments) = request {
+            let _ = Scan::parse(&arguments);
+            arguments.windows(2).for_each(|pair| _ = matches(&pair[0], &pair[1]));
+            arguments.iter().for_each(|argument| text(argument));
+        }
+    }
+}
+
+fn requests(bytes: &[u8], piece: usize) -> Vec<Next> {
+    let mut incoming = Incoming::default();
+    let mut found = Vec::new();
+    for piece in bytes.chunks(piece) {
+        incoming.room().extend_from_slice(piece);
+        loop {
+            match incoming.next(&LIMITS) {
+                Next::More => break,
+                Next::Broken(what) => {
+                    found.push(Next::Broken(what));
+                    return found;
+                }
+                // Copied, as the session does with what it keeps: a part of a buffer holds all of it.
+                Next::Request(arguments) => {
+                    let copies = arguments.iter().map(|it| Bytes::copy_from_slice(it));
+                    found.push(Next::Request(copies.collect()));
+                }
+                next @ Next::TooLarge(_) => found.push(next),
+            }
+        }
+        incoming.rest();
+    }
+    found
+}
+
+/// Decodes a text: a token, a level, a policy, users, and a request for figures.
+pub fn text(bytes: &[u8]) {
+    if let Ok(token) = Token::parse(bytes) {
+        let again = Token::parse(token.to_string().as_bytes());
+        assert_eq!(
+            again.ok().map(|it| it.to_string()),
+            Some(token.to_string()),
+            "a token reads back"
+        );
+    }
+    let _ = http::path_of(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let _ = (Wanted::parse(text), Policy::parse(text), Users::parse(text).is_ok());
+}
+
+/// Decodes the replies of a node, as a router does.
+pub fn reply(bytes: &[u8]) {
+    crate::route::link::check_replies(bytes);
+}
