@@ -46,6 +46,8 @@ mod model;
 mod multi_get;
 mod panics;
 mod partitions;
+#[cfg(target_os = "linux")]
+mod process;
 mod promotion;
 mod queue;
 mod read_only;

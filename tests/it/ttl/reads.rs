@@ -200,3 +200,48 @@ fn an_expired_value_is_no_base_for_operands() {
     assert!(p.get("b").unwrap().is_none(), "what was folded expires by its time");
     assert_eq!(p.keys().count(), 1);
 }
+
+/// The keys that a reader finds, in both directions.
+fn keys(p: &impl Readable) -> Vec<String> {
+    let forward: Vec<_> = p.range(..).map(|entry| text(&entry.unwrap().0)).collect();
+    let mut back: Vec<_> = p.range(..).rev().map(|entry| text(&entry.unwrap().0)).collect();
+    back.reverse();
+    assert_eq!(forward, back);
+    forward
+}
+
+/// Walks over deleted entries are remembered, for all readers. What has expired for one of them has not for another.
+#[test]
+fn expired_keys_among_deleted_ones_are_in_no_range_that_a_scan_remembers() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    let all: Vec<u64> = (0..800).filter(|n| n % 40 == 7).collect();
+    for n in 0..800 {
+        p.put(key(n), value(100)).unwrap();
+    }
+    p.flush().unwrap();
+    for n in (0..800).filter(|n| n % 40 != 7) {
+        p.delete(key(n)).unwrap();
+    }
+    // Young deletions are not remembered.
+    for n in 0..40 {
+        p.put(format!("other {n}"), value(0)).unwrap();
+        p.delete(format!("other {n}")).unwrap();
+        p.put(format!("z {n}"), value(1)).unwrap();
+    }
+    let before = db.snapshot();
+    let shown: Vec<String> = all.iter().map(|n| key(*n)).collect();
+    clock.pass(1000);
+    for _ in 0..3 {
+        assert_eq!(keys(&p), [""; 0]);
+        // Neither readers of an earlier time nor those that see everything miss a key.
+        assert_eq!(keys(&before.of(&p))[..shown.len()], shown);
+        assert_eq!(keys(&p.with_expired())[..shown.len()], shown);
+    }
+    // Nor does a reader miss what is put between them, or what a calendar that goes back gives back.
+    p.put(key(47), value(5000)).unwrap();
+    assert_eq!(keys(&p), [key(47)]);
+    clock.jump(-990);
+    assert_eq!(keys(&p)[..shown.len()], shown);
+}
