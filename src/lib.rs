@@ -179,6 +179,7 @@
 
 #[cfg(feature = "async")]
 pub mod asynchronous;
+pub mod backup;
 mod batch;
 mod builder;
 mod db;

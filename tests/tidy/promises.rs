@@ -10,7 +10,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 16] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
@@ -20,6 +20,7 @@ const PAGES: [(&str, &str); 15] = [
     ("docs/remote.md", "Tests of the promises"),
     ("docs/service.md", "Tests of the promises"),
     ("docs/changes.md", "Tests of the promises"),
+    ("docs/backup.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
     (FAULTS, "Faults"),
     (FAULTS, SCENARIOS[0]),

@@ -11,7 +11,7 @@ use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
-    self, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, Relocation, RelocationJob,
+    self, ChunkId, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, Relocation, RelocationJob,
     StoreContext, StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore,
     ValueStoreFactory,
 };
@@ -113,6 +113,15 @@ impl LargeStore {
         // is garbage in the middle of the file.
         self.0.give_back(finished.writer, finished.stored_len);
         Ok((finished.pending, finished.stored_len))
+    }
+
+    /// The chunk files as the sections of one version say.
+    fn named(&self, sections: &[StoreSection]) -> Result<Chunks> {
+        let mut named = Chunks::default();
+        for (number, section) in sections {
+            named.apply(*number, section).map_err(|malformed| self.corruption(&malformed))?;
+        }
+        Ok(named)
     }
 
     /// Writes a value of a table to a chunk file, unless that fails: then it stays in the table.
@@ -297,10 +306,7 @@ impl ValueStore for LargeStore {
         let shared = &self.0;
         // The files that the version names, and no others: those of older versions may be removed
         // meanwhile.
-        let mut named = Chunks::default();
-        for (number, section) in sections {
-            named.apply(*number, section).map_err(|malformed| self.corruption(&malformed))?;
-        }
+        let named = self.named(sections)?;
         let mut state = shared.state.lock();
         // A file that a checkpoint has linked is never appended to.
         shared.seal_idle(&mut state, |_| true);
@@ -326,6 +332,12 @@ impl ValueStore for LargeStore {
         }
         // The checkpoint counts as made when this returns, so its names must stay after a crash.
         shared.context.fs.sync_names(dir, made)
+    }
+
+    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<(ChunkId, u64)>>> {
+        let named = self.named(sections)?;
+        let chunks = named.by_id.iter().filter(|(_, chunk)| chunk.has_named_values());
+        Ok(Some(chunks.map(|(id, chunk)| (*id, chunk.end)).collect()))
     }
 }
 

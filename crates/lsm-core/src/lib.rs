@@ -10,7 +10,7 @@
 //! they import; this crate exports them again.
 //!
 //! ```text
-//! 7  db  follow                             may import every other module
+//! 7  db  follow  backup                     may import every other module
 //! 6  read  replay  raw  changes             functions of a view, and of decoded records
 //! 5  partition  snapshot  compaction        the state of a partition; the choice and the rules of merges
 //! 4  version                                the set of live files: levels, edits, the manifest
@@ -66,6 +66,7 @@
 //! # }
 //! ```
 
+pub mod backup;
 mod batch;
 mod cache;
 pub mod changes;

@@ -1,5 +1,6 @@
 //! A store, its oracle, and everything that is held open. Runs each operation on both and compares.
 
+mod backups;
 mod erasures;
 mod expiry;
 mod feed;
@@ -26,6 +27,7 @@ use crate::sim::oracle::check_sound;
 
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
+use backups::HeldBackup;
 use feed::Feed;
 use reads::{check_range, pair};
 
@@ -71,6 +73,7 @@ pub struct Harness {
     random: Rng,
     oracle: Oracle,
     feed: Feed,
+    backups: Vec<HeldBackup>,
     parts: Vec<Part>,
     dropped: Option<Partition>,
     snapshots: Vec<HeldSnapshot>,
@@ -130,6 +133,7 @@ impl Harness {
             random,
             oracle: Oracle::default(),
             feed: Feed::new(options),
+            backups: Vec::new(),
             parts: Vec::new(),
             dropped: None,
             snapshots: Vec::new(),
@@ -224,6 +228,8 @@ impl Harness {
             Operation::Configure(p, options, expires) => self.configure(*p, options, *expires),
             Operation::Pass(seconds) => self.pass(*seconds),
             Operation::DropPartition(p) => self.drop_partition(*p),
+            Operation::BackUp(follows) => self.back_up(*follows),
+            Operation::Restore(n) => self.restore(*n),
             Operation::CheckAll => self.check_all(),
             Operation::Reopen(options) => self.reopen(options),
             Operation::Crash(outcome, options) => self.crash(*outcome, options),
@@ -345,26 +351,6 @@ impl Harness {
         let same = db.partition_with(name, part.options.clone()).unwrap();
         assert_eq!(same.options().stored(), part.options.stored());
         assert_eq!(part.handle.options().stored(), part.options.stored());
-    }
-
-    fn drop_partition(&mut self, n: u8) {
-        let n = usize::from(n) % self.parts.len();
-        if self.parts[n].name == NAMES[0] {
-            let refused = self.db().drop_partition(NAMES[0]).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
-            return;
-        }
-        let part = self.parts.swap_remove(n);
-        self.db().drop_partition(part.name).unwrap();
-        self.drops += 1;
-        self.oracle.drop_partition(part.name);
-        let refused = self.db().drop_partition(part.name).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
-        assert_eq!(part.handle.put("k", "v").unwrap_err().kind(), ErrorKind::PartitionNotFound);
-        assert_eq!(part.handle.get("k").unwrap_err().kind(), ErrorKind::PartitionNotFound);
-        let refused = part.handle.compact(..).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
-        self.dropped = Some(part.handle);
     }
 
     fn wait_idle(&mut self) {

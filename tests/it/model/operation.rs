@@ -113,6 +113,10 @@ pub enum Operation {
     /// Moves the clock to so many seconds after the time of the last value.
     Pass(u8),
     DropPartition(u8),
+    /// Makes a backup: of the open database, or of its folder while it is open.
+    BackUp(bool),
+    /// Restores the n-th backup and compares it.
+    Restore(u8),
     CheckAll,
     Reopen(Options),
     Crash(CrashOutcome, Options),
@@ -149,6 +153,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => configure(),
         3 => (0..60u8).prop_map(Pass),
         1 => n().prop_map(DropPartition),
+        2 => any::<bool>().prop_map(BackUp),
+        1 => n().prop_map(Restore),
         1 => Just(CheckAll),
         2 => options().prop_map(Reopen),
         3 => (proptest::sample::select(&CrashOutcome::ALL[..]), options())

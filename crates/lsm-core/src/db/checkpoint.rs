@@ -199,7 +199,7 @@ fn copy_values(
 }
 
 /// Makes the folder `dir`, which must not exist or have no file.
-pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
+pub(crate) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
     match fs.list(dir, "") {
         Ok(entries) if entries.is_empty() => {}
         Ok(_) => {

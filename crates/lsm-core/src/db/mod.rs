@@ -13,6 +13,7 @@
 //! They are made of the parts that they use. The handles, and the calls that need several parts, come above.
 
 mod background;
+mod backup_source;
 mod batch;
 mod calendar;
 mod catalog;
@@ -82,7 +83,9 @@ use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 
 pub use background::BackgroundMode;
+pub use backup_source::BackupSource;
 pub use batch::Batch;
+pub(crate) use checkpoint::make_empty_folder;
 pub use commit::Commit;
 pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};

@@ -21,8 +21,8 @@ use crate::fs::{OpenFiles, TableFile};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 use crate::wal::{
-    Attested, Control, IndexedSections, LogReader, LogReaderOptions, Lsn, MustReach, PassedSegment,
-    Record, SectionPlace, SegmentHeader, SegmentSource,
+    Attested, Control, IndexedSections, LogPlace, LogReader, LogReaderOptions, Lsn, MustReach,
+    PassedSegment, Record, SectionPlace, SegmentHeader, SegmentSource,
 };
 
 /// Bytes of other partitions between two sections that are read with them. A read takes as long as
@@ -200,6 +200,11 @@ impl LogTail {
     /// The place after the last frame that was read, in the log; `None` if there is no log.
     pub(super) fn lsn(&self) -> Option<Lsn> {
         self.reader.lsn()
+    }
+
+    /// The end of the last frame that was read; `None` if there is no log.
+    pub(super) fn end(&self) -> Option<LogPlace> {
+        self.reader.lsn().map(|_| self.reader.position().place)
     }
 
     /// The last logged sequence that was read.

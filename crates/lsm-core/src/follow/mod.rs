@@ -18,6 +18,7 @@
 //!   log.rs            the log: headers in order, sections where they are wanted
 //!   memtables.rs      a partition's memtables
 //! partition.rs  a partition as a reader sees it
+//! pinned.rs     the files of one state, for a backup
 //! pins.rs       which files readers hold; shared/lease.rs shows that to the primary
 //! ```
 //!
@@ -36,6 +37,7 @@ mod log;
 mod memtables;
 mod options;
 mod partition;
+mod pinned;
 mod pins;
 mod round;
 mod tail;
@@ -64,6 +66,7 @@ use crate::version::TableContext;
 pub use bound::{SyncExtent, SyncGoal, SyncReach};
 pub use options::FollowOptions;
 pub use partition::{FollowedPartition, ReplicaView};
+pub(crate) use pinned::PinnedFiles;
 
 use partition::{Followed, PublishedView};
 use pins::Pins;

@@ -224,6 +224,19 @@ pub trait ValueStore: Any + Send + Sync {
         let _ = (sections, dir, made);
         Err(Error::new(ErrorKind::Unsupported, "the value store supports no checkpoints"))
     }
+
+    /// Returns the chunk files that the tables of one version of the partition name values of, for a backup, each
+    /// with the end of the last such value. The bytes before this end never change. `sections` are those of the
+    /// version, as in [`ValueStore::checkpoint`].
+    ///
+    /// `None`, the default: not known. Then each backup reads all chunk files.
+    ///
+    /// # Errors
+    /// Sections that the store did not make.
+    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<(ChunkId, u64)>>> {
+        let _ = sections;
+        Ok(None)
+    }
 }
 
 /// A value in a store, by its handle.

@@ -189,6 +189,14 @@ impl Lease {
         Ok(())
     }
 
+    /// Shows that its holder lives, and releases nothing. `now` is as in [`Lease::advance`].
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn beat(&mut self, now: Duration) -> Result<()> {
+        self.advance(self.edit, now)
+    }
+
     /// Returns an error if the lease was revoked.
     ///
     /// # Errors

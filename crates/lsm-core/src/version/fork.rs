@@ -43,10 +43,8 @@ mod describe;
 use std::path::Path;
 
 use super::DbVersion;
-use super::apply::{VersionBuilder, snapshot_edit};
-use super::edit::VersionEdit;
-use super::record::EditFault;
 use super::recover::read_all;
+use super::snapshot::{decode_snapshot, encode_snapshot};
 use crate::codec::{Malformed, Reader, checksum64, put_u32, put_u64, put_u128};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
@@ -199,8 +197,7 @@ impl Fork {
     /// # Errors
     /// A limit, if the state takes more than 4 GiB.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut payload = Vec::new();
-        snapshot_edit(&self.version).encode(&mut payload);
+        let payload = encode_snapshot(&self.version);
         let length = u32::try_from(payload.len())
             .map_err(|_| Error::limit("edit length", payload.len() as u64, u32::MAX.into()))?;
         let cut_flag = if self.cut.is_some() { FLAG_CUT } else { 0 };
@@ -263,20 +260,8 @@ impl Fork {
             let what = "the state does not match its checksum";
             return Err(Error::corruption(path, HEADER_BYTES as u64, what));
         }
-        let edit =
-            VersionEdit::decode(fields.edit_number, payload).map_err(|fault| match fault {
-                EditFault::Malformed(fault) => {
-                    let offset = (HEADER_BYTES + fault.at) as u64;
-                    Error::corruption(path, offset, fault.what)
-                }
-                EditFault::Unsupported(what) => {
-                    let message = format!("{} needs newer code: {what}", path.display());
-                    Error::new(ErrorKind::Unsupported, message)
-                }
-            })?;
-        let version = VersionBuilder::from_snapshot(front.db, &edit)
-            .and_then(VersionBuilder::finish)
-            .map_err(|fault| Error::corruption(path, HEADER_BYTES as u64, fault.0))?;
+        let at = HEADER_BYTES as u64;
+        let version = decode_snapshot(front.db, fields.edit_number, payload, path, at)?;
         if fields.begins <= version.epoch {
             let what = "the fork begins an epoch that is over";
             return Err(Error::corruption(path, 32, what));

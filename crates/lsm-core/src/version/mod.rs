@@ -11,6 +11,7 @@
 //! recover.rs, tail.rs   the same, as an open and as a secondary read it
 //! remains.rs            what verifies of manifests that recovery refuses
 //! fork.rs               where a promotion ends the epochs before it: the files of a claim and a fork
+//! snapshot.rs           a whole state as bytes, for a fork and a backup
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
 //! describe.rs           the content of one manifest file, damage included
@@ -41,6 +42,7 @@ mod recover;
 mod remains;
 mod retained;
 mod set;
+mod snapshot;
 mod table;
 mod tail;
 #[cfg(test)]
@@ -71,6 +73,7 @@ pub use recover::{Recovered, age_of, has_begun, is_named, next_free, recover, re
 pub use remains::{KnownPartition, PARTITION_PROPERTY, Remains, partition_record, remains};
 pub use retained::{RetainedLog, RetainedSegment};
 pub use set::{PastGeneration, VersionSet};
+pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
 

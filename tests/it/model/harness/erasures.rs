@@ -6,7 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use siltstone::{Batch, Durability, Partition};
 use testkit::model::Op;
 
-use super::{Bounds, Harness, bounds};
+use super::*;
 use crate::model::operation::{Operation, Writes};
 
 /// The keys that begin with `prefix`.
@@ -89,5 +89,25 @@ impl Harness {
         if !ops.is_empty() {
             self.oracle.commit(ops, commit.seq);
         }
+    }
+
+    pub(super) fn drop_partition(&mut self, n: u8) {
+        let n = usize::from(n) % self.parts.len();
+        if self.parts[n].name == NAMES[0] {
+            let refused = self.db().drop_partition(NAMES[0]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            return;
+        }
+        let part = self.parts.swap_remove(n);
+        self.db().drop_partition(part.name).unwrap();
+        self.drops += 1;
+        self.oracle.drop_partition(part.name);
+        let refused = self.db().drop_partition(part.name).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(part.handle.put("k", "v").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(part.handle.get("k").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        let refused = part.handle.compact(..).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
+        self.dropped = Some(part.handle);
     }
 }

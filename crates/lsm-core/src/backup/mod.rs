@@ -1,0 +1,236 @@
+//! [`BackupFolder`]: backups of a database in one folder, which share what is the same.
+//!
+//! A backup is read from the files of the database, as a secondary reads them, so that it runs next to a writer of any
+//! process, calls no hook and flushes nothing. [Design note
+//! 47](../../../../docs/design/0047-backups-share-pieces-of-files.md) has the reasons.
+//!
+//! ```text
+//! format.rs    the bytes of records and shared files
+//! source.rs    the files of a state, and their pieces
+//! create.rs    a new backup
+//! restore.rs   a database from a backup
+//! verify.rs    damage, with the backups that need the damaged file
+//! purge.rs     what is deleted
+//! ```
+//!
+//! Invariants:
+//! 1. A record is published after all its pieces are durable, and deleted before any of them.
+//! 2. A shared file is published whole under a name that its content decides, and is deleted only while no record
+//!    names it and no other process works in the folder.
+
+mod create;
+mod format;
+mod purge;
+mod restore;
+mod source;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::{Fs, LockGuard, OsFs};
+use crate::types::SeqNo;
+
+use format::{BackupRecord, PIECE_HEADER_BYTES, id_of_record, record_name};
+
+pub use crate::db::BackupSource;
+pub use format::{PIECE_BYTES_MAX, PIECE_MAGIC, RECORD_MAGIC};
+pub use purge::PurgeSummary;
+pub use verify::{BackupReport, DamagedBackupFile};
+
+/// The folder of the shared files.
+const SHARED: &str = "shared";
+/// Held by a process that changes the folder.
+const LOCK: &str = "LOCK";
+/// Held by processes that read it, and by one that deletes.
+const READING: &str = "READING";
+
+/// A backup in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupInfo {
+    /// Its number, from 1 on. Never used again as long as a later backup is there.
+    pub backup_id: u32,
+    /// The time at which it was made, in seconds since 1970.
+    pub timestamp: u64,
+    /// The last commit in it.
+    pub seq: SeqNo,
+    /// Bytes of its files, those that it shares included.
+    pub size: u64,
+    /// Bytes that it has added to the folder.
+    pub new_bytes: u64,
+    /// The number of files of the database.
+    pub number_files: u64,
+    /// The names of the partitions without a log: of these it has what was flushed.
+    pub unlogged: Vec<String>,
+}
+
+impl BackupInfo {
+    fn of(record: &BackupRecord) -> BackupInfo {
+        let partitions = record.version.partitions.values();
+        let unlogged = partitions.filter(|it| !it.options.logged).map(|it| it.name.to_string());
+        BackupInfo {
+            backup_id: record.id,
+            timestamp: record.time,
+            seq: record.seq,
+            size: record.bytes(),
+            new_bytes: record.new_bytes,
+            number_files: record.files.len() as u64,
+            unlogged: unlogged.collect(),
+        }
+    }
+}
+
+/// Backups of one database in a folder.
+pub struct BackupFolder {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    clock: Arc<dyn Clock>,
+    bytes_per_second: u64,
+}
+
+impl BackupFolder {
+    /// Opens the folder of backups `dir`, which is created by the first backup.
+    pub fn open(dir: impl AsRef<Path>) -> BackupFolder {
+        BackupFolder {
+            fs: Arc::new(OsFs),
+            dir: dir.as_ref().to_owned(),
+            clock: Arc::new(SystemClock::new()),
+            bytes_per_second: 0,
+        }
+    }
+
+    /// Uses this file system for the backups, and for restored databases.
+    #[must_use]
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> BackupFolder {
+        self.fs = fs;
+        self
+    }
+
+    /// Uses this clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> BackupFolder {
+        self.clock = clock;
+        self
+    }
+
+    /// Reads no more than so many bytes a second. 0, the default: no limit.
+    #[must_use]
+    pub fn rate_limit(mut self, bytes_per_second: u64) -> BackupFolder {
+        self.bytes_per_second = bytes_per_second;
+        self
+    }
+
+    /// Returns the backups, the oldest first, without those of [`BackupFolder::corrupted`].
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn info(&self) -> Result<Vec<BackupInfo>> {
+        let Records { sound, .. } = self.records()?;
+        Ok(sound.values().map(BackupInfo::of).collect())
+    }
+
+    /// Returns the backups whose records cannot be read, each with the reason.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn corrupted(&self) -> Result<Vec<(u32, Error)>> {
+        Ok(self.records()?.damaged.into_iter().collect())
+    }
+
+    /// All records of the folder.
+    fn records(&self) -> Result<Records> {
+        let mut records = Records::default();
+        for id in self.ids()? {
+            match self.record(id) {
+                Ok(record) => drop(records.sound.insert(id, record)),
+                Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => {
+                    records.damaged.insert(id, error);
+                }
+                // Deleted since.
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The numbers of all backups, ascending.
+    fn ids(&self) -> Result<Vec<u32>> {
+        let listed = match self.fs.list(&self.dir, "") {
+            Err(error) if error.is_missing() => Vec::new(),
+            listed => listed?,
+        };
+        let mut ids: Vec<u32> = listed.iter().filter_map(|it| id_of_record(&it.name)).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// The record of a backup.
+    fn record(&self, id: u32) -> Result<BackupRecord> {
+        let path = self.dir.join(record_name(id));
+        let bytes = crate::version::read_all(&*self.fs.open_read(&path)?)?;
+        BackupRecord::decode(&bytes, id, &path)
+    }
+
+    /// As [`BackupFolder::record`]; a backup that is not there is an error that names it.
+    fn existing(&self, id: u32) -> Result<BackupRecord> {
+        self.record(id).map_err(|error| {
+            if !error.is_missing() {
+                return error;
+            }
+            let message = format!("there is no backup {id} in {}", self.dir.display());
+            Error::because(ErrorKind::InvalidArgument, message, error)
+        })
+    }
+
+    /// The shared files, with their lengths.
+    fn shared(&self) -> Result<BTreeMap<String, u64>> {
+        let listed = match self.fs.list(&self.shared_dir(), "") {
+            Err(error) if error.is_missing() => Vec::new(),
+            listed => listed?,
+        };
+        Ok(listed.into_iter().map(|entry| (entry.name, entry.len)).collect())
+    }
+
+    fn shared_dir(&self) -> PathBuf {
+        self.dir.join(SHARED)
+    }
+
+    /// Takes the lock of those that change the folder.
+    fn lock(&self) -> Result<Box<dyn LockGuard>> {
+        let lock = self.fs.try_lock(&self.dir.join(LOCK))?;
+        lock.ok_or_else(|| self.locked("another process makes or deletes backups in"))
+    }
+
+    /// Takes the lock of those that read the folder: shared, so that nothing is deleted meanwhile.
+    fn lock_reading(&self) -> Result<Option<Box<dyn LockGuard>>> {
+        match self.fs.try_lock_shared(&self.dir.join(READING)) {
+            Ok(None) => Err(self.locked("another process deletes backups in")),
+            Ok(lock) => Ok(lock),
+            // No backup was made here by this code, or the medium has no locks: so nothing is deleted.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn locked(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Locked, format!("{what} {}", self.dir.display()))
+    }
+}
+
+/// The records of a folder.
+#[derive(Default)]
+struct Records {
+    sound: BTreeMap<u32, BackupRecord>,
+    damaged: BTreeMap<u32, Error>,
+}
+
+/// The length of a shared file with so many bytes of content.
+fn file_bytes(content: u64) -> u64 {
+    PIECE_HEADER_BYTES as u64 + content
+}

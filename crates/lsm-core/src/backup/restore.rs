@@ -1,0 +1,114 @@
+//! A database from a backup: its files, and the manifest last.
+
+use std::path::{Path, PathBuf};
+
+use super::format::{BackupRecord, PIECE_HEADER_BYTES, SharedPiece, StoredFile, open_piece};
+use super::{BackupFolder, BackupInfo};
+use crate::clock::Pace;
+use crate::db::make_empty_folder;
+use crate::db::open::random_from_hasher_keys;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::AppendMode;
+use crate::fs::names::{FileKind, FileName};
+use crate::types::FileNo;
+use crate::version::Manifest;
+
+/// The file numbers of two databases that were restored from one backup begin at different places, this many at most
+/// apart. Otherwise both would give the same names to different files, and backups share files by name.
+const NUMBERS_APART: u64 = 1 << 48;
+
+impl BackupFolder {
+    /// Makes a database of the backup `backup_id` in the folder `into`, which must be empty or not exist. The backup
+    /// is not changed. The database has the id of the one that was backed up, and a history of its own from then on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is no such backup, or if there are files in `into`; corruption that
+    /// names the damaged file of the backup; [`ErrorKind::Locked`] if another process deletes backups; those of
+    /// writing. The files are removed then. After a crash `into` is refused as a database.
+    ///
+    /// # Durability
+    /// The database is durable once this returns.
+    ///
+    /// # Cost
+    /// Reads and writes all bytes of the backup, and verifies them. The next open replays the log that is in it.
+    pub fn restore(&self, backup_id: u32, into: impl AsRef<Path>) -> Result<BackupInfo> {
+        let _reading = self.lock_reading()?;
+        let record = self.existing(backup_id)?;
+        self.restore_record(&record, into.as_ref())?;
+        Ok(BackupInfo::of(&record))
+    }
+
+    /// As [`BackupFolder::restore`], of the newest backup.
+    ///
+    /// # Errors
+    /// As [`BackupFolder::restore`]; corruption if the newest backup is damaged.
+    pub fn restore_latest(&self, into: impl AsRef<Path>) -> Result<BackupInfo> {
+        match self.ids()?.last() {
+            Some(latest) => self.restore(*latest, into),
+            None => {
+                let message = format!("there is no backup in {}", self.dir.display());
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
+    }
+
+    fn restore_record(&self, record: &BackupRecord, into: &Path) -> Result<()> {
+        make_empty_folder(&*self.fs, into)?;
+        let mut pace = Pace::new(self.bytes_per_second);
+        let mut made: Vec<PathBuf> = Vec::new();
+        let mut version = record.version.clone();
+        let apart = random_from_hasher_keys() % NUMBERS_APART;
+        let number = FileNo(version.next_file.0.saturating_add(apart));
+        version.next_file = FileNo(number.0.saturating_add(1));
+        let manifest = FileName::new(FileKind::Manifest, number, version.epoch);
+        let files = record.files.iter().try_for_each(|file| {
+            made.push(file.name.path(into));
+            self.restore_file(file, into, &mut pace)
+        });
+        let restored = files
+            .and_then(|()| self.fs.sync_names(into, &made))
+            .and_then(|()| Manifest::create(&*self.fs, into, manifest, &version).map(drop));
+        if restored.is_err() {
+            // The manifest first: without it the rest is no database.
+            let removed = self.fs.delete(&manifest.path(into));
+            if removed.and_then(|()| self.fs.sync_dir(into)).is_ok() {
+                made.iter().for_each(|path| drop(self.fs.delete(path)));
+            }
+        }
+        restored
+    }
+
+    fn restore_file(&self, file: &StoredFile, into: &Path, pace: &mut Pace) -> Result<()> {
+        let target = self.fs.open_append(&file.name.path(into), AppendMode::IfAbsent)?;
+        for piece in &file.pieces {
+            self.read_piece(piece, pace, |content| target.append(content))?;
+        }
+        target.sync()
+    }
+
+    /// Reads and verifies a piece.
+    pub(super) fn read_piece(
+        &self,
+        piece: &SharedPiece,
+        pace: &mut Pace,
+        then: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let path = self.shared_dir().join(&piece.name);
+        pace.take(piece.len, self.clock.now());
+        while pace.park(|| self.clock.now()) {}
+        let file = match self.fs.open_read(&path) {
+            Err(error) if error.is_missing() => {
+                return Err(Error::corruption(
+                    path,
+                    None,
+                    "a shared file of the backup is missing",
+                ));
+            }
+            opened => opened?,
+        };
+        // One byte more than there should be, so that a longer file is found.
+        let mut bytes = vec![0; PIECE_HEADER_BYTES + piece.len as usize + 1];
+        let got = file.read_at(0, &mut bytes)?;
+        then(open_piece(piece, &bytes[..got], &path)?)
+    }
+}

@@ -1,0 +1,105 @@
+//! The verification of backups: every shared file is read once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::BackupFolder;
+use super::format::{BackupRecord, SharedPiece, record_name};
+use crate::clock::Pace;
+use crate::error::{Error, Result};
+
+/// A damaged file, and the backups that cannot be restored without it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DamagedBackupFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The damage.
+    pub error: Error,
+    /// The backups that need it, ascending.
+    pub backups: Vec<u32>,
+}
+
+/// The findings of [`BackupFolder::verify`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The backups that were verified, ascending.
+    pub backups: Vec<u32>,
+    /// The number of shared files that were read.
+    pub files: u64,
+    /// Their bytes, without their headers.
+    pub bytes: u64,
+    /// All damaged files.
+    pub damaged: Vec<DamagedBackupFile>,
+}
+
+impl BackupReport {
+    /// Returns `true` if nothing is damaged.
+    pub fn is_sound(&self) -> bool {
+        self.damaged.is_empty()
+    }
+}
+
+impl BackupFolder {
+    /// Reads every file of the backup `backup_id`, or of all backups, and compares it with its checksums.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no such backup;
+    /// [`Locked`](crate::ErrorKind::Locked) if another process deletes backups; those of the file system. Damage is no
+    /// error but part of the report.
+    ///
+    /// # Cost
+    /// Reads each shared file once, however many backups need it.
+    pub fn verify(&self, backup_id: Option<u32>) -> Result<BackupReport> {
+        let _reading = self.lock_reading()?;
+        let mut records = self.records()?;
+        if let Some(id) = backup_id {
+            if !records.damaged.contains_key(&id) {
+                self.existing(id)?;
+            }
+            records.damaged.retain(|damaged, _| *damaged == id);
+            records.sound.retain(|sound, _| *sound == id);
+        }
+        let mut report = BackupReport::default();
+        for (id, error) in records.damaged {
+            let path = self.dir.join(record_name(id));
+            report.damaged.push(DamagedBackupFile { path, error, backups: vec![id] });
+            report.backups.push(id);
+        }
+        report.backups.extend(records.sound.keys());
+        report.backups.sort_unstable();
+        self.verify_pieces(records.sound.values(), &mut report)?;
+        Ok(report)
+    }
+
+    fn verify_pieces<'a>(
+        &self,
+        records: impl Iterator<Item = &'a BackupRecord>,
+        report: &mut BackupReport,
+    ) -> Result<()> {
+        let mut needed: BTreeMap<&str, (&SharedPiece, Vec<u32>)> = BTreeMap::new();
+        for record in records {
+            for piece in record.pieces() {
+                let (_, backups) = needed.entry(&piece.name).or_insert_with(|| (piece, Vec::new()));
+                if backups.last() != Some(&record.id) {
+                    backups.push(record.id);
+                }
+            }
+        }
+        let mut pace = Pace::new(self.bytes_per_second);
+        for (name, (piece, backups)) in needed {
+            match self.read_piece(piece, &mut pace, |_| Ok(())) {
+                Ok(()) => {}
+                Err(error) if error.is_corruption() || error.io_source().is_some() => {
+                    let path = self.shared_dir().join(name);
+                    report.damaged.push(DamagedBackupFile { path, error, backups });
+                }
+                Err(error) => return Err(error),
+            }
+            report.files += 1;
+            report.bytes += piece.len;
+        }
+        Ok(())
+    }
+}
