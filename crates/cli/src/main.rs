@@ -8,6 +8,7 @@
 //! 2. A subcommand that only reads never creates a database or a partition.
 
 mod admin;
+mod backup;
 mod bench;
 mod bucket;
 mod bytes;
@@ -133,6 +134,11 @@ enum Command {
     /// No other process may have the database open: a program copies the database that it writes by
     /// `Db::checkpoint`.
     Checkpoint(exchange::CheckpointArgs),
+    /// Makes, lists, verifies, restores and deletes backups that share what is the same
+    ///
+    /// A backup may be made while another process writes the database. docs/backup.md describes costs and guarantees.
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
     /// Writes a range of entries to tables or to a stream, for any database
     ///
     /// If another process writes, the export has everything that it has committed at the start.
@@ -241,6 +247,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Chunks(args) => chunks::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Checkpoint(args) => exchange::checkpoint(&args),
+        Command::Backup(command) => backup::run(&command),
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),
         Command::Import(args) => streams::import(&args),
