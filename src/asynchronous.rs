@@ -262,7 +262,7 @@ impl Async<Db> {
     ///
     /// # Errors
     /// As there.
-    pub async fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+    pub async fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<SeqNo> {
         let dir: PathBuf = dir.as_ref().to_owned();
         self.call(move |db| db.checkpoint(dir)).await
     }

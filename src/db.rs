@@ -370,8 +370,8 @@ impl Db {
 
     /// Copies the database to the folder `dir`, which must be empty or not exist. Writers continue
     /// during the call. The copy opens as a database with the same database id. It contains every
-    /// commit that returned before this call. Its content is a prefix of the commit history;
-    /// partitions without a log have the state of the same moment.
+    /// commit that returned before this call. Its content is the state after the commit whose sequence
+    /// number is returned; partitions without a log have the state of the same moment.
     ///
     /// The copy shares bytes with this database if the file system supports hard links. It is
     /// independent of this database, because no database ever changes a table.
@@ -405,7 +405,7 @@ impl Db {
     /// assert!(monday.partition("users")?.contains("alice")?);
     /// # Ok::<(), siltstone::Error>(())
     /// ```
-    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<SeqNo> {
         self.0.checkpoint(dir)
     }
 

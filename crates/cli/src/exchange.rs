@@ -43,14 +43,15 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
         }
         opened => opened?,
     };
-    progress::during(
+    let seq = progress::during(
         "copying",
         || progress::folder_bytes(&args.folder),
         || existing.db.checkpoint(&args.folder),
     )?;
     let mut out = Output::new(args.json);
     let folder = args.folder.display().to_string();
-    out.line(format_args!("checkpoint in {folder}"), &json!({ "checkpoint": folder }))?;
+    let json = json!({ "checkpoint": folder, "sequence": seq.get() });
+    out.line(format_args!("checkpoint in {folder}"), &json)?;
     out.finish()?;
     Ok(existing.close()?)
 }

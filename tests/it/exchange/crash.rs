@@ -32,7 +32,7 @@ const CALLS: [Call; 4] = [Call::Checkpoint, Call::Export, Call::Ingest, Call::Lo
 impl Call {
     fn run(self, db: &Db, p: &Partition) -> Result<()> {
         match self {
-            Call::Checkpoint => db.checkpoint("/copy"),
+            Call::Checkpoint => db.checkpoint("/copy").map(drop),
             Call::Export => p.export(.., "/copy").map(drop),
             Call::Ingest => p.ingest("/export").map(drop),
             Call::Load => {

@@ -34,8 +34,8 @@ type Pinned = (Arc<PartitionState>, Arc<ReadView>);
 
 impl Db {
     /// Makes a copy of the database in the folder `dir`, which must be empty or not exist, while
-    /// writes continue. Opened as a database it has every commit that was acknowledged before this
-    /// call, and is the state after some commit at or after the call; each concurrent commit is in
+    /// writes continue, and returns its last sequence number. Opened as a database it has every commit that was
+    /// acknowledged before this call, and is the state after the commit with that number; each concurrent commit is in
     /// it wholly or not at all. Partitions are those that exist at the end of the flush; partitions
     /// without a log are in it as of the same moment.
     ///
@@ -53,13 +53,13 @@ impl Db {
     /// # Cost
     /// A flush of all partitions, a link (or a copy) of each table, three syncs; what value stores
     /// do. Writers wait no longer than for the sealing of memtables.
-    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<SeqNo> {
         self.inner().checkpoint(dir.as_ref())
     }
 }
 
 impl DbInner {
-    fn checkpoint(&self, dir: &Path) -> Result<()> {
+    fn checkpoint(&self, dir: &Path) -> Result<SeqNo> {
         self.check_open()?;
         make_empty_folder(&*self.context.fs, dir)?;
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
@@ -79,7 +79,7 @@ impl DbInner {
         drop((version, pinned));
         // Tables that became obsolete meanwhile.
         self.scheduler.background().wake_all();
-        written
+        written.map(|()| last_seq)
     }
 
     /// Flushes the entries that were written before the call and nothing else; returns the version

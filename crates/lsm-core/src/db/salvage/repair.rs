@@ -49,7 +49,7 @@ impl Builder {
         remove_files(&*fs, &scratch)?;
         let made = salvage.make(&scratch).and_then(|db| {
             let copied = db.checkpoint(into);
-            copied.and_then(|()| db.close())
+            copied.and_then(|_| db.close())
         });
         let removed = remove_files(&*fs, &scratch);
         made.and(removed)?;
