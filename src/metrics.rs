@@ -113,6 +113,8 @@ static METRICS: &[Metric] = metrics! {
         Gauge cache_bytes "cache_bytes" "Bytes in the block cache.";
         Counter cache_hits "cache_hits_total" "Lookups in the block cache that found their block.";
         Counter cache_misses "cache_misses_total" "Lookups in the block cache that did not find their block.";
+        Counter prefix_asked_count "prefix_tables_asked_total" "Tables that scans within one prefix asked for it.";
+        Counter prefix_spared_count "prefix_tables_spared_total" "Tables among them that were not searched.";
         Gauge open_table_bytes "open_table_bytes" "Memory of the indexes and filters of open tables.";
         Gauge mapped_table_bytes "mapped_table_bytes" "Bytes of open tables that are read through mappings.";
         Gauge open_files "open_files" "Tables and chunk files that are open for reading.";

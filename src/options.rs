@@ -11,7 +11,7 @@ use std::sync::Arc;
 use largeval::{LargeValueOptions, LargeValues};
 use lsm_core::error::Result;
 use lsm_core::hooks::{CompactionFilterFactory, Hooks, MergeOperator, ValueStoreFactory};
-use lsm_core::options::{Compression, PartitionOptions as StoredOptions};
+use lsm_core::options::{Compression, PartitionOptions as StoredOptions, PrefixExtractor};
 use metahive::{MetaHive, MetaHiveOptions};
 
 /// Options of a partition: how it is stored, and its hooks.
@@ -209,6 +209,36 @@ impl PartitionOptions {
         self
     }
 
+    /// Sets the prefix of keys that the Bloom filters of tables have as well, or none.
+    ///
+    /// A range or prefix whose keys all have one prefix by the extractor asks each table for it, and does not
+    /// search the tables that do not have it. All other reads are as without the option, and no read returns
+    /// fewer entries than without it. A bloom takes `bloom_bits_per_key` more for each prefix in its table.
+    /// Default `None`. In effect for tables written from then on; tables that were written with another
+    /// extractor are searched. No effect with `bloom_bits_per_key(0)`. See `docs/prefixes.md`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{PartitionOptions, PrefixExtractor};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().prefix_extractor(PrefixExtractor::Through(b'/'));
+    /// let mails = db.partition_with("mails", options)?;
+    /// mails.put("ann/1", "Hello")?;
+    /// mails.put("cleo/1", "Hi")?;
+    /// mails.flush()?;
+    /// assert_eq!(mails.prefix("bob/").count(), 0);
+    /// assert_eq!(db.stats().prefix_spared_count, 1); // its only table
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn prefix_extractor(
+        mut self,
+        extractor: impl Into<Option<PrefixExtractor>>,
+    ) -> PartitionOptions {
+        self.stored.prefix_extractor = extractor.into();
+        self
+    }
+
     /// Gives the partition metadata for every entry: checksums that a flush creates, that every
     /// compaction verifies, and that confirm the repair of damaged entries. See
     /// [`metahive`](crate::metahive). Default: none.
@@ -385,6 +415,12 @@ impl PartitionOptions {
         self.stored.level_multiplier
     }
 
+    /// Returns the prefix of keys that the Bloom filters of tables have as well.
+    #[must_use]
+    pub fn get_prefix_extractor(&self) -> Option<PrefixExtractor> {
+        self.stored.prefix_extractor
+    }
+
     /// Returns the options that the engine stores, and the hooks if any were named.
     ///
     /// # Errors
@@ -473,7 +509,8 @@ mod tests {
             .table_bytes(3)
             .level0_tables(4)
             .level_base_bytes(5)
-            .level_multiplier(6);
+            .level_multiplier(6)
+            .prefix_extractor(PrefixExtractor::Fixed(7));
         assert!(!options.get_logged());
         assert_eq!(options.get_compression(), Compression::None);
         assert_eq!(options.get_block_bytes(), 1);
@@ -482,5 +519,7 @@ mod tests {
         assert_eq!(options.get_level0_tables(), 4);
         assert_eq!(options.get_level_base_bytes(), 5);
         assert_eq!(options.get_level_multiplier(), 6);
+        assert_eq!(options.get_prefix_extractor(), Some(PrefixExtractor::Fixed(7)));
+        assert_eq!(options.prefix_extractor(None).get_prefix_extractor(), None);
     }
 }

@@ -20,6 +20,7 @@ mod gaps;
 mod keys;
 mod metadata;
 mod operands;
+mod prefixes;
 mod promotion;
 mod ranges;
 mod replay;
@@ -37,7 +38,7 @@ use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
     Batch, Builder, Compression, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,
-    Range, Readable,
+    Range, Readable, VerifyOptions,
 };
 
 use crate::fixtures;

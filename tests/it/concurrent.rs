@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
-    Partition, PartitionOptions, Range, SeqNo, Slice, Snapshot,
+    Partition, PartitionOptions, PrefixExtractor, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::rng::Rng;
 
@@ -290,6 +290,9 @@ fn work_until(done: &AtomicBool, store: &Store, mut random: Rng) {
             }
             9 => {
                 let options = partition.options().bloom_bits_per_key(random.below(12) as u32);
+                let prefixes =
+                    [None, Some(PrefixExtractor::Fixed(1)), Some(PrefixExtractor::Fixed(2))];
+                let options = options.prefix_extractor(*random.pick(&prefixes));
                 store.db.partition_with(partition.name(), options).unwrap();
             }
             10 => store.db.wait_idle().unwrap(),

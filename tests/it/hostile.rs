@@ -14,7 +14,7 @@ use lsm_core::codec::{checksum64, checksum64_seeded};
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Target};
-use siltstone::{Compression, Db, Options, PartitionOptions, TtlFilter, TtlRule};
+use siltstone::{Compression, Db, Options, PartitionOptions, PrefixExtractor, TtlFilter, TtlRule};
 use testkit::Rng;
 
 use crate::store::{follow_all, stepped};
@@ -43,7 +43,8 @@ fn build() -> MemFs {
         .table_bytes(1 << 10)
         .level0_tables(2)
         .level_base_bytes(1 << 10)
-        .level_multiplier(2);
+        .level_multiplier(2)
+        .prefix_extractor(PrefixExtractor::Fixed(2));
     let packed =
         db.partition_with("packed", options.clone().compression(Compression::Lz4)).unwrap();
     let plain = db.partition_with("plain", options.clone().compression(Compression::None)).unwrap();
@@ -337,6 +338,7 @@ fn use_it(fs: &MemFs) -> siltstone::Result<()> {
         note(partition.iter().rev().take(bound).try_for_each(|pair| pair.map(drop)));
         for n in 0..60 {
             note(partition.get(format!("key{n:03}")).map(drop));
+            note(partition.prefix(format!("key{n:03}")).try_for_each(|pair| pair.map(drop)));
         }
         note(partition.put("new", "value").map(drop));
         note(partition.get_range("key007", 90..300).map(drop));

@@ -47,6 +47,7 @@ mod model;
 mod multi_get;
 mod panics;
 mod partitions;
+mod prefix;
 #[cfg(target_os = "linux")]
 mod process;
 mod promotion;

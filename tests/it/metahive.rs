@@ -30,7 +30,7 @@ use lsm_core::hooks::{
 use lsm_core::internals::iter::InternalIter;
 use lsm_core::internals::names::FileName;
 use lsm_core::internals::sstable::RawMode;
-use lsm_core::internals::version::{DbVersion, Missing, TableContext, recover};
+use lsm_core::internals::version::{DbVersion, Missing, PrefixCounts, TableContext, recover};
 use lsm_core::types::SeqNo;
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
@@ -167,6 +167,7 @@ fn recovered(fs: &MemFs) -> (DbVersion, TableContext) {
         cache: None,
         are_mapped: false,
         files: None,
+        prefix_counts: PrefixCounts::default(),
     };
     (version, context)
 }

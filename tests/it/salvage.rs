@@ -15,8 +15,8 @@ use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::operators::IntegerOperator;
 use siltstone::{
-    Db, Durability, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions, Result,
-    SalvageReport, VerifyOptions,
+    Db, Durability, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions, PrefixExtractor,
+    Result, SalvageReport, VerifyOptions,
 };
 use testkit::Rng;
 
@@ -40,6 +40,7 @@ fn builder(fs: &MemFs, dir: &str, seed: u64) -> siltstone::Builder {
 
 fn partition_options(name: &str) -> PartitionOptions {
     let options = PartitionOptions::new().block_bytes(128).table_bytes(1 << 10).level0_tables(2);
+    let options = options.prefix_extractor(PrefixExtractor::Fixed(2));
     match name {
         "hive" => options.metahive(MetaHiveOptions::default()),
         "large" => options.large_values(LargeValueOptions::default().threshold_bytes(256)),

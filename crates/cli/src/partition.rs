@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use siltstone::{
     Compression, Durability, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    PrefixExtractor,
 };
 
 use crate::bench::folder::parse_bytes;
@@ -101,6 +102,9 @@ pub(crate) struct OptionArgs {
     /// Ratio of the targets of neighbouring levels
     #[arg(long, value_name = "RATIO")]
     level_multiplier: Option<u32>,
+    /// Prefix of keys by which scans pass over tables: fixed:LENGTH, through:CHARACTER, through:0xHH or none
+    #[arg(long, value_name = "PREFIX", value_parser = parse_prefix)]
+    prefix_extractor: Option<Prefix>,
     /// Store a checksum with every entry (MetaHive), in the place of other hooks
     #[arg(long)]
     metahive: bool,
@@ -118,6 +122,26 @@ enum Codec {
 
 fn parse_u32_bytes(text: &str) -> Result<u32, String> {
     u32::try_from(parse_bytes(text)?).map_err(|_| format!("{text} is too large"))
+}
+
+/// A prefix extractor, or none. A type, because the argument parser takes an `Option` for an absent argument.
+#[derive(Clone, Copy, Debug)]
+struct Prefix(Option<PrefixExtractor>);
+
+fn parse_prefix(text: &str) -> Result<Prefix, String> {
+    let known = match text.split_once(':') {
+        None => (text == "none").then_some(None),
+        Some(("fixed", len)) => len.parse().ok().map(|len| Some(PrefixExtractor::Fixed(len))),
+        Some(("through", byte)) => {
+            let one = <[u8; 1]>::try_from(byte.as_bytes()).ok().map(|[byte]| byte);
+            let hex = byte.strip_prefix("0x").filter(|hex| hex.len() == 2 && !hex.starts_with('+'));
+            let byte = one.or_else(|| u8::from_str_radix(hex?, 16).ok());
+            byte.map(|byte| Some(PrefixExtractor::Through(byte)))
+        }
+        Some(_) => None,
+    };
+    let expected = "is not fixed:LENGTH (up to 65535), through:CHARACTER, through:0xHH or none";
+    known.map(Prefix).ok_or_else(|| format!("{text:?} {expected}"))
 }
 
 impl OptionArgs {
@@ -145,6 +169,9 @@ impl OptionArgs {
         }
         if let Some(ratio) = self.level_multiplier {
             options = options.level_multiplier(ratio);
+        }
+        if let Some(Prefix(extractor)) = self.prefix_extractor {
+            options = options.prefix_extractor(extractor);
         }
         if self.metahive {
             options = options.metahive(MetaHiveOptions::default());
@@ -212,7 +239,9 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
         Compression::None => "none",
         _ => "lz4",
     };
-    let rows: [(&str, Value); 9] = [
+    let extractor = options.get_prefix_extractor();
+    let extractor = extractor.map_or_else(|| "none".to_owned(), |it| it.to_string());
+    let rows: [(&str, Value); 10] = [
         ("partition", partition.name().into()),
         ("logged", options.get_logged().into()),
         ("compression", compression.into()),
@@ -222,6 +251,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
         ("level0_tables", options.get_level0_tables().into()),
         ("level_base_bytes", options.get_level_base_bytes().into()),
         ("level_multiplier", options.get_level_multiplier().into()),
+        ("prefix_extractor", extractor.into()),
     ];
     let text: Vec<String> = rows
         .iter()

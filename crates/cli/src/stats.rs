@@ -111,12 +111,14 @@ fn text(stats: &Stats, health: &Health) -> String {
     );
     let budget = bytes(stats.memory_budget_bytes);
     line("memory in all", format!("{} of {budget}", bytes(stats.memory_used_bytes)));
-    let reopened = stats.file_reopen_count;
-    line("files", format!("{reopened} opened again since the open"));
+    line("files", format!("{} opened again since the open", stats.file_reopen_count));
     line(
         "cache",
         format!("{} hits, {} misses since the open", stats.cache_hits, stats.cache_misses),
     );
+    if stats.prefix_asked_count > 0 {
+        line("prefixes", prefixes(stats));
+    }
     line(
         "written",
         format!(
@@ -213,6 +215,12 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
     }
 }
 
+/// The tables that scans asked for a prefix.
+fn prefixes(stats: &Stats) -> String {
+    let asked = stats.prefix_asked_count;
+    format!("{asked} tables asked, {} spared since the open", stats.prefix_spared_count)
+}
+
 /// As [`Stats::write_amplification`]; none before the first write.
 fn amplification(stats: &Stats) -> Option<f64> {
     (stats.user_bytes > 0).then(|| stats.write_amplification())
@@ -253,6 +261,8 @@ fn json(stats: &Stats, health: &Health) -> Value {
             "compaction_count": stats.compaction_count,
             "trivial_move_count": stats.trivial_move_count,
             "file_reopen_count": stats.file_reopen_count,
+            "prefix_asked_count": stats.prefix_asked_count,
+            "prefix_spared_count": stats.prefix_spared_count,
             "write_amplification": amplification(stats),
             "stalled_seconds": stats.stalled.as_secs_f64(),
         },

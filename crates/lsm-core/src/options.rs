@@ -3,6 +3,10 @@
 //! File system, clock and background work are separate arguments, so options can be printed,
 //! compared and stored. A bad value is an error of `open`, never a panic.
 
+mod prefix_extractor;
+
+pub use prefix_extractor::PrefixExtractor;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
 use crate::machine;
@@ -240,6 +244,10 @@ pub struct PartitionOptions {
     pub level_base_bytes: u64,
     /// Each level may hold this many times the one above it. Default 10, 2 to 100.
     pub level_multiplier: u32,
+    /// The prefix of a key that blooms have as well. A scan within one prefix passes over the tables that do not
+    /// have it. Default `None`. No effect without blooms. Tables that were written with another extractor are not
+    /// asked.
+    pub prefix_extractor: Option<PrefixExtractor>,
 }
 
 impl Default for PartitionOptions {
@@ -253,6 +261,7 @@ impl Default for PartitionOptions {
             level0_tables: 4,
             level_base_bytes: 256 << 20,
             level_multiplier: 10,
+            prefix_extractor: None,
         }
     }
 }
@@ -311,6 +320,7 @@ impl PartitionOptions {
         level0_tables: u32,
         level_base_bytes: u64,
         level_multiplier: u32,
+        prefix_extractor: Option<PrefixExtractor>,
     }
 }
 
@@ -324,7 +334,13 @@ impl PartitionOptions {
         at_least("level0_tables", self.level0_tables.into(), 2)?;
         at_least("level_base_bytes", self.level_base_bytes, 1 << 10)?;
         at_least("level_multiplier", self.level_multiplier.into(), 2)?;
-        at_most("level_multiplier", self.level_multiplier.into(), 100)
+        at_most("level_multiplier", self.level_multiplier.into(), 100)?;
+        match self.prefix_extractor {
+            Some(PrefixExtractor::Fixed(len)) => {
+                at_least("the length of prefix_extractor", len.into(), 1)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -194,6 +194,11 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Block cache lookups that did not find their block.
     pub cache_misses: u64,
+    /// Tables that scans within one prefix have asked for it since the open, see
+    /// [`PartitionOptions::prefix_extractor`](crate::options::PartitionOptions::prefix_extractor).
+    pub prefix_asked_count: u64,
+    /// Tables among them that do not have the prefix, so that the scan did not search them.
+    pub prefix_spared_count: u64,
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
     /// Bytes of open tables that are read through mappings, see

@@ -10,7 +10,9 @@ use lsm_core::fs::CrashOutcome;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use siltstone::operators::AppendOperator;
-use siltstone::{Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
+use siltstone::{
+    Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions, PrefixExtractor,
+};
 
 /// Names under which partitions are created.
 pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
@@ -253,13 +255,15 @@ fn partition_options(
 ) -> impl Strategy<Value = PartitionOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
+    let bloom = (bloom, prefix_extractor());
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
     (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, hooks).prop_map(
-        |(logged, compression, bloom, (block, table, base), level0, hooks)| {
+        |(logged, compression, (bloom, prefix), (block, table, base), level0, hooks)| {
             hooks
                 .logged(logged)
                 .compression(compression)
                 .bloom_bits_per_key(bloom)
+                .prefix_extractor(prefix)
                 .block_bytes(block)
                 .table_bytes(table)
                 .level_base_bytes(base)
@@ -267,6 +271,16 @@ fn partition_options(
                 .level_multiplier(2)
         },
     )
+}
+
+/// Some keys have none of these prefixes, some are one, and some share one.
+fn prefix_extractor() -> impl Strategy<Value = Option<PrefixExtractor>> {
+    let through = prop_oneof![Just(0), Just(1), Just(b'0'), Just(b'k'), Just(0xff)];
+    prop_oneof![
+        1 => Just(None),
+        3 => (1..4u16).prop_map(|len| Some(PrefixExtractor::Fixed(len))),
+        3 => through.prop_map(|byte| Some(PrefixExtractor::Through(byte))),
+    ]
 }
 
 /// Switches the integrity metadata on, or leaves it; with large values as [`large`] does; gives it a merge operator,

@@ -32,6 +32,22 @@ fn partitions_are_created_changed_cleared_and_dropped() {
     assert_eq!(printed(at, &["partition", "show", "db", "users"], 0), text);
     let object = printed(at, &["partition", "show", "db", "users", "--json"], 0);
     assert!(object.contains("\"level0_tables\":8"), "{object}");
+    assert!(object.contains("\"prefix_extractor\":\"none\""), "{object}");
+    for (given, shown) in [
+        ("fixed:8", "fixed:8"),
+        ("through:/", "through:0x2f"),
+        ("through:0x00", "through:0x00"),
+        ("none", "none"),
+    ] {
+        let text =
+            printed(at, &["partition", "set", "db", "users", "--prefix-extractor", given], 0);
+        assert!(text.contains(&format!("prefix_extractor  {shown}\n")), "{text}");
+    }
+    for wrong in ["fixed:0", "fixed:65536", "fixed:", "through:", "through:ab", "through:0x+1", "8"]
+    {
+        let set = ["partition", "set", "db", "users", "--prefix-extractor", wrong];
+        refused(at, &set, 2, "prefix");
+    }
     refused(at, &["partition", "set", "db", "users", "--block-bytes", "1"], 2, "block");
     refused(at, &["partition", "set", "db", "none", "--bloom-bits", "1"], 1, "no partition");
 

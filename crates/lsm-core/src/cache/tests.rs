@@ -21,8 +21,12 @@ fn table(file: FileNo, cache: &Arc<Blocks>) -> SstReader {
 fn table_of(file: FileNo, cache: &Arc<Blocks>, value_bytes: usize) -> SstReader {
     let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
-    let options =
-        SstOptions { block_bytes: 64, compression: Compression::None, bloom_bits_per_key: 0 };
+    let options = SstOptions {
+        block_bytes: 64,
+        compression: Compression::None,
+        bloom_bits_per_key: 0,
+        prefix_extractor: None,
+    };
     let path = PathBuf::from("t.sst");
     let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
     for n in 0..100_u8 {
@@ -233,7 +237,12 @@ fn written(
 ) -> Arc<TestFile> {
     let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
-    let options = SstOptions { block_bytes: 1024, compression, bloom_bits_per_key: 0 };
+    let options = SstOptions {
+        block_bytes: 1024,
+        compression,
+        bloom_bits_per_key: 0,
+        prefix_extractor: None,
+    };
     let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
     writer.set_prepopulation(prepopulation);
     for n in 0..200_u8 {
@@ -284,8 +293,12 @@ fn block_of_about(bytes: u32, value_bytes: usize) -> Arc<Block> {
     let small = Arc::new(Blocks::new(1 << 20));
     let identity = SstIdentity { db_id: DbId(1), file: FileNo(1), epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
-    let options =
-        SstOptions { block_bytes: bytes, compression: Compression::None, bloom_bits_per_key: 0 };
+    let options = SstOptions {
+        block_bytes: bytes,
+        compression: Compression::None,
+        bloom_bits_per_key: 0,
+        prefix_extractor: None,
+    };
     let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
     for n in 0..bytes / 110 + 100 {
         let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);

@@ -24,8 +24,8 @@ use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, CachePrepopulation, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
 use crate::version::{
-    ExpiryNotes, Kept, Missing, PARTITION_PROPERTY, PartitionVersion, SstMeta, TableContext,
-    partition_record,
+    ExpiryNotes, Kept, Missing, PARTITION_PROPERTY, PartitionVersion, PrefixCounts, SstMeta,
+    TableContext, partition_record,
 };
 
 /// A table says for so many snapshots how many entries it kept for them.
@@ -114,6 +114,7 @@ impl TableFactory {
             cache: None,
             are_mapped: false,
             files: None,
+            prefix_counts: PrefixCounts::default(),
         }
     }
 }

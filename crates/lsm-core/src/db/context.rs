@@ -17,7 +17,7 @@ use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::sstable::BlockCache;
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
-use crate::version::{Missing, TableContext};
+use crate::version::{Missing, PrefixCounts, TableContext};
 
 /// The folder of a database, the epoch of its writer, and its clock.
 #[derive(Clone)]
@@ -89,6 +89,7 @@ impl DbContext {
             cache,
             are_mapped,
             files: Some(self.files.clone()),
+            prefix_counts: PrefixCounts::default(),
         })
     }
 

@@ -95,6 +95,8 @@ impl DbInner {
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
+            prefix_asked_count: self.setup.tables.prefix_counts.asked.get(),
+            prefix_spared_count: self.setup.tables.prefix_counts.spared.get(),
             open_table_bytes: sum_of_tables(&partitions, Table::memory_bytes),
             mapped_table_bytes: sum_of_tables(&partitions, Table::mapped_bytes),
             open_files: files.open_count() as u64,

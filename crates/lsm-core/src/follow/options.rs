@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::shared::Lease;
 use crate::sstable::BlockCache;
 use crate::types::{MemtableId, Opened};
-use crate::version::{Missing, TableContext};
+use crate::version::{Missing, PrefixCounts, TableContext};
 
 /// Options of a [`Follower`], and what it uses of the machine: file system and clock.
 #[must_use = "options do nothing until they open"]
@@ -91,6 +91,7 @@ impl FollowOptions {
             cache: block_cache,
             are_mapped: options.tables_mapped,
             files: Some(files.clone()),
+            prefix_counts: PrefixCounts::default(),
         });
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let present = FollowerState { cursor: None, epoch: version.epoch, edit: 0 };

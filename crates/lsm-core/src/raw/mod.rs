@@ -61,7 +61,7 @@ use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::read::{OpenPartition, lost};
-use crate::sstable::{RawIter, SstReader, bloom_hash};
+use crate::sstable::{RawIter, SstReader};
 use crate::types::{DbId, Gap, Gaps, KeyRef, PartitionId, SeqNo};
 use crate::version::Table;
 
@@ -319,12 +319,12 @@ impl RawTable {
         opened.map(drop).map_err(|error| error.in_partition(self.open.partition()))
     }
 
-    /// Returns `true` unless the table's bloom says that it does not have the stored key.
+    /// Returns `true` unless the table's bloom says that it does not have the stored key, or its prefix.
     ///
     /// # Errors
     /// Those of opening it.
     pub fn may_hold(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.reader()?.may_contain(bloom_hash(key)))
+        Ok(!self.reader()?.is_missing_in_bloom(key))
     }
 
     fn reader(&self) -> Result<&Arc<SstReader>> {

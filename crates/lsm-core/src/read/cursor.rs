@@ -6,6 +6,7 @@ use std::ops::Bound;
 
 use super::get::{lost, unreadable};
 use super::point::ReadPoint;
+use super::prefix::PrefixQuery;
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -21,7 +22,9 @@ use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 ///
 /// # Cost
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move
-/// costs a few comparisons. Both read blocks that are not in the cache.
+/// costs a few comparisons. Both read blocks that are not in the cache. Within one prefix (see
+/// [`PartitionOptions::prefix_extractor`](crate::options::PartitionOptions::prefix_extractor)), tables without it are not
+/// searched.
 ///
 /// # Examples
 /// ```
@@ -54,12 +57,14 @@ impl Cursor {
     /// opened, every seek returns the reason.
     pub fn open(bounds: &Bounds, point: Result<ReadPoint>) -> Cursor {
         let key_form = point.as_ref().map_or(KeyForm::AsGiven, |point| point.key_form);
-        let (lower, upper) = stored_bounds(key_form, bounds.clone());
+        let stored = stored_bounds(key_form, bounds.clone());
         let sources = point.and_then(|point| {
             point.tables().check_process()?;
             let clear_seq = point.view.clear_at(point.seq);
             let check = point.check.as_ref();
-            let sources = Source::all_checked(&point.view, point.tables(), clear_seq, check)
+            let prefix = PrefixQuery::new(&point.view.version.options, bounds, &stored);
+            let tables = point.tables();
+            let sources = Source::all_checked(&point.view, tables, clear_seq, check, prefix)
                 .map_err(|error| error.in_partition(point.partition()))?;
             Ok((sources, point))
         });
@@ -74,6 +79,7 @@ impl Cursor {
         let (clear_seq, spans) =
             point.as_ref().map(|point| point.view.deletions(seq)).unwrap_or_default();
         let merged = MergeIter::new(sources).with_prefetch(Source::prefetch);
+        let (lower, upper) = stored;
         let entries = VisibleIter::new(merged, seq, lower, upper).with_deletions(clear_seq, spans);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let entries = entries.with_memory(point);

@@ -106,7 +106,7 @@ pub(super) fn fold_checked(
 ) -> Result<Option<Vec<u8>>> {
     let mut chain = Chain::new(context, key)?;
     let clear_seq = context.view.clear_at(context.seq);
-    let sources = Source::all_checked(context.view, tables, clear_seq, Some(check))?;
+    let sources = Source::all_checked(context.view, tables, clear_seq, Some(check), None)?;
     let mut versions = MergeIter::new(sources);
     versions.seek(Some(KeyRef::seek(key, context.seq)))?;
     while versions.valid() && versions.key().user == key {

@@ -9,6 +9,7 @@ mod get;
 mod moves;
 mod multi_get;
 mod point;
+mod prefix;
 mod range;
 mod readahead;
 mod source;

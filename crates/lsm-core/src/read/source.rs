@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::prefix::PrefixQuery;
 use crate::error::Result;
 use crate::iter::{InternalIter, MergeSource, forward_to_variants, seek_until};
 use crate::memtable::MemtableIter;
@@ -24,16 +25,17 @@ pub enum Source {
 impl Source {
     /// The sources of a view, newest first.
     pub fn all(view: &ReadView, context: &Arc<TableContext>) -> Result<Vec<Source>> {
-        Source::all_checked(view, context, SeqNo::ZERO, None)
+        Source::all_checked(view, context, SeqNo::ZERO, None, None)
     }
 
     /// As [`Source::all`], without those whose entries all lie below `clear_seq`; `check` sees each block of
-    /// a table before anything of the block is returned.
+    /// a table before anything of the block is returned. Those that `prefix` spares are left out as well.
     pub fn all_checked(
         view: &ReadView,
         context: &Arc<TableContext>,
         clear_seq: SeqNo,
         check: Option<&Arc<dyn BlockCheck>>,
+        mut prefix: Option<PrefixQuery<'_>>,
     ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
         // Later entries of an empty memtable are newer than the sequence number of the reader.
@@ -44,7 +46,11 @@ impl Source {
         let levels = levels.filter(|level| level.newest() >= clear_seq);
         // Counted: room for all levels takes more than 1 KiB, which the allocator of glibc does not
         // keep ready. If a memtable gets its first entry after the count, the vector grows.
-        let count = memtables.clone().count() + level0.clone().count() + levels.clone().count();
+        // By a prefix, most are left out: the room grows as it is needed.
+        let count = match prefix {
+            Some(_) => 0,
+            None => memtables.clone().count() + level0.clone().count() + levels.clone().count(),
+        };
         let mut sources = Vec::with_capacity(count);
         for memtable in memtables {
             // Entries that are inserted later are not seen.
@@ -53,14 +59,24 @@ impl Source {
         // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
         // walk comes to it.
         for table in level0 {
-            let iter = table.reader(context)?.checked_iter(ReadMode::Cached, check.cloned());
+            let reader = table.reader(context)?;
+            if prefix.as_mut().is_some_and(|prefix| prefix.spares_table(reader)) {
+                continue;
+            }
+            let iter = reader.checked_iter(ReadMode::Cached, check.cloned());
             sources.push(Source::Table(iter, table.meta.newest()));
         }
         for level in levels {
+            if prefix.as_mut().is_some_and(|prefix| prefix.spares_level(level, context)) {
+                continue;
+            }
             let context = context.clone();
             let mode = ReadMode::Cached;
             let iter = LevelIter::with_check(level.clone(), context, mode, check.cloned());
             sources.push(Source::Level(iter));
+        }
+        if let Some(prefix) = prefix {
+            prefix.count(context);
         }
         Ok(sources)
     }

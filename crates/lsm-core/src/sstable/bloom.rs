@@ -7,15 +7,20 @@
 //! offset  size  name       meaning
 //! 0       1     extractor  part of a key that is hashed: 1 the whole user key
 //! 1       1     probes     bits that a key sets in its line
-//! 2       6     reserved   0
+//! 2       4     prefixes   what of a key is hashed as well: 0 nothing; in the low byte 1 so many bytes
+//!                          from its first on (u16, at least 1), 2 all up to the first byte of a value,
+//!                          with it (u8). The three high bytes have length or value
+//! 6       2     reserved   0
 //! 8       64*n  lines      of 8 words of 64 bits each
 //! ```
 //!
 //! The upper half of the hash chooses the line, the lower half the bits. Both are on disk: they
-//! never change for an extractor.
+//! never change for an extractor. Code that does not know the field of the prefixes, or not its number,
+//! asks for whole keys, which are there in any case.
 
-use crate::codec::{Malformed, Reader, checksum64, put_u64};
+use crate::codec::{Malformed, Reader, checksum64, put_u32, put_u64};
 use crate::memory::prefetch;
+use crate::options::PrefixExtractor;
 
 /// Extractor: the whole user key.
 const WHOLE_KEY: u8 = 1;
@@ -57,21 +62,31 @@ fn bits(hash: u64, probes: u8) -> impl Iterator<Item = (usize, u64)> {
 /// Collects hashes and makes the payload of the bloom block.
 pub(super) struct BloomBuilder {
     bits_per_key: u32,
+    extractor: Option<PrefixExtractor>,
     hashes: Vec<u64>,
+    /// The hash of the last prefix.
+    last_prefix: Option<u64>,
 }
 
 impl BloomBuilder {
-    /// Returns a builder for `bits_per_key` bits a key; 0 makes no bloom.
-    pub(super) fn new(bits_per_key: u32) -> BloomBuilder {
-        BloomBuilder { bits_per_key, hashes: Vec::new() }
+    /// Returns a builder for `bits_per_key` bits a key and a prefix; 0 makes no bloom.
+    pub(super) fn new(bits_per_key: u32, extractor: Option<PrefixExtractor>) -> BloomBuilder {
+        BloomBuilder { bits_per_key, extractor, hashes: Vec::new(), last_prefix: None }
     }
 
-    /// Adds a user key; the caller leaves out further versions of it.
+    /// Adds a user key and its prefix. Keys ascend; the caller leaves out further versions of a key.
     pub(super) fn add(&mut self, user_key: &[u8]) {
-        if self.bits_per_key > 0 {
-            // Hashes are collected first, because the number of lines depends on the number of
-            // keys.
-            self.hashes.push(bloom_hash(user_key));
+        if self.bits_per_key == 0 {
+            return;
+        }
+        // Hashes are collected first, because the number of lines depends on the number of
+        // keys.
+        self.hashes.push(bloom_hash(user_key));
+        let prefix = self.extractor.and_then(|extractor| extractor.of(user_key)).map(bloom_hash);
+        // Keys with one prefix are neighbours.
+        if let Some(hash) = prefix.filter(|hash| Some(*hash) != self.last_prefix) {
+            self.hashes.push(hash);
+            self.last_prefix = prefix;
         }
     }
 
@@ -101,7 +116,9 @@ impl BloomBuilder {
             }
         }
         let mut out = Vec::with_capacity(HEAD_BYTES + count * LINE_BYTES);
-        out.extend_from_slice(&[WHOLE_KEY, probes, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[WHOLE_KEY, probes]);
+        put_u32(&mut out, self.extractor.map_or(0, PrefixExtractor::number));
+        out.extend_from_slice(&[0, 0]);
         for word in lines.iter().flat_map(|line| line.0) {
             put_u64(&mut out, word);
         }
@@ -117,6 +134,8 @@ fn probes(bits_per_key: u32) -> u8 {
 /// A loaded Bloom structure.
 pub(super) struct Bloom {
     probes: u8,
+    /// The prefixes that it has.
+    extractor: Option<PrefixExtractor>,
     lines: Box<[Line]>,
 }
 
@@ -127,7 +146,8 @@ impl Bloom {
         let mut reader = Reader::new(payload);
         let extractor = reader.u8()?;
         let probes = reader.u8()?;
-        reader.take(HEAD_BYTES - 2)?;
+        let prefixes = PrefixExtractor::from_number(reader.u32()?);
+        reader.take(2)?;
         // Not damage: the table is read without it.
         if extractor != WHOLE_KEY {
             return Ok(None);
@@ -148,7 +168,7 @@ impl Bloom {
             }
             lines.push(line);
         }
-        Ok(Some(Bloom { probes, lines: lines.into() }))
+        Ok(Some(Bloom { probes, extractor: prefixes, lines: lines.into() }))
     }
 
     /// Returns `true` if the key with this hash may be in the table.
@@ -160,6 +180,21 @@ impl Bloom {
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[line_of(hash, self.lines.len())];
         bits(hash, self.probes).fold(true, |all, (word, mask)| all & (line.0[word] & mask != 0))
+    }
+
+    /// The prefixes that it has, and can be asked for.
+    pub(super) fn extractor(&self) -> Option<PrefixExtractor> {
+        self.extractor
+    }
+
+    /// Returns what the bloom lacks of a key that is in the table, if it is not that table's bloom.
+    pub(super) fn lacks(&self, user_key: &[u8]) -> Option<&'static str> {
+        if !self.may_contain(bloom_hash(user_key)) {
+            return Some("bloom does not have a key of the block");
+        }
+        let prefix = self.extractor.and_then(|extractor| extractor.of(user_key))?;
+        let is_there = self.may_contain(bloom_hash(prefix));
+        (!is_there).then_some("bloom does not have the prefix of a key of the block")
     }
 
     /// Has the processor fetch the line that [`Bloom::may_contain`] looks at.
@@ -186,7 +221,7 @@ mod tests {
     fn every_key_is_found_and_false_positives_are_near_theory() {
         for (bits_per_key, most) in [(4, 0.17), (8, 0.032), (10, 0.014), (16, 0.0025), (20, 0.001)]
         {
-            let mut builder = BloomBuilder::new(bits_per_key);
+            let mut builder = BloomBuilder::new(bits_per_key, None);
             (0..100_000_u64).for_each(|n| builder.add(&n.to_le_bytes()));
             let payload = builder.finish().unwrap();
             assert_eq!(payload.len() as u64, builder.payload_bytes());
@@ -200,7 +235,7 @@ mod tests {
 
     #[test]
     fn bits_of_a_key_never_change() {
-        let mut builder = BloomBuilder::new(10);
+        let mut builder = BloomBuilder::new(10, None);
         builder.add(b"alice");
         let payload = builder.finish().unwrap();
         let set: Vec<usize> =
@@ -209,9 +244,62 @@ mod tests {
         assert_eq!(set, [12, 15, 53, 133, 235, 348]);
     }
 
+    fn with_prefixes(extractor: PrefixExtractor, keys: &[&[u8]]) -> Vec<u8> {
+        let mut builder = BloomBuilder::new(10, Some(extractor));
+        keys.iter().for_each(|key| builder.add(key));
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn prefixes_are_there_once_each_and_named_in_the_head() {
+        let keys = [&b"bin/cp"[..], b"bin/ls", b"etc/fstab", b"initrd", b"usr/"];
+        let payload = with_prefixes(PrefixExtractor::Through(b'/'), &keys);
+        assert_eq!(payload[..8], [1, 6, 2, b'/', 0, 0, 0, 0]);
+        // Five keys and three prefixes.
+        let mut builder = BloomBuilder::new(64, Some(PrefixExtractor::Through(b'/')));
+        keys.iter().for_each(|key| builder.add(key));
+        assert_eq!(builder.payload_bytes(), 8 + 64);
+        builder.add(b"v");
+        assert_eq!(builder.payload_bytes(), 8 + 2 * 64, "nine hashes of 64 bits");
+        let bloom = Bloom::parse(&payload).unwrap().unwrap();
+        assert_eq!(bloom.extractor(), Some(PrefixExtractor::Through(b'/')));
+        let prefixes = [&b"bin/"[..], b"etc/", b"usr/"];
+        assert!(keys.iter().all(|key| bloom.lacks(key).is_none()));
+        assert!(prefixes.iter().all(|prefix| bloom.may_contain(bloom_hash(prefix))));
+        let payload = with_prefixes(PrefixExtractor::Fixed(0x102), &keys);
+        assert_eq!(payload[..8], [1, 6, 1, 2, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_bloom_names_what_it_lacks_of_a_key() {
+        let other = with_prefixes(PrefixExtractor::Fixed(3), &[b"etc/fstab"]);
+        let other = Bloom::parse(&other).unwrap().unwrap();
+        assert_eq!(other.lacks(b"bin/ls"), Some("bloom does not have a key of the block"));
+        // As from a bloom whose head says more than its lines have.
+        let mut builder = BloomBuilder::new(10, None);
+        builder.add(b"bin/ls");
+        let mut lie = builder.finish().unwrap();
+        lie[2..4].copy_from_slice(&[1, 3]);
+        let lie = Bloom::parse(&lie).unwrap().unwrap();
+        let what = "bloom does not have the prefix of a key of the block";
+        assert_eq!(lie.lacks(b"bin/ls"), Some(what));
+    }
+
+    #[test]
+    fn unknown_prefixes_are_not_asked_and_whole_keys_are() {
+        let keys = [&b"bin/ls"[..]];
+        for head in [[3, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [2, 1, 1, 0], [0xff; 4], [0; 4]] {
+            let mut payload = with_prefixes(PrefixExtractor::Through(b'/'), &keys);
+            payload[2..6].copy_from_slice(&head);
+            let bloom = Bloom::parse(&payload).unwrap().unwrap();
+            assert_eq!(bloom.extractor(), None, "{head:?}");
+            assert!(bloom.may_contain(bloom_hash(keys[0])));
+        }
+    }
+
     #[test]
     fn unknown_extractors_are_not_asked_and_broken_payloads_refused() {
-        let mut builder = BloomBuilder::new(10);
+        let mut builder = BloomBuilder::new(10, None);
         builder.add(b"k");
         let good = builder.finish().unwrap();
         for cut in 0..good.len() {

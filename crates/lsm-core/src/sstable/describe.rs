@@ -14,6 +14,7 @@ use crate::fs::File;
 use super::block::Block;
 use super::block_entry::RESTART_ENTRIES;
 use super::block_tail::TAIL_BYTES;
+use super::bloom::Bloom;
 use super::compression::CompressionKind;
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};
@@ -47,7 +48,13 @@ pub fn describe(
         out.data_block(i, *extent, entries);
     }
     if footer.bloom.len > 0 {
-        out.whole_block(footer.bloom, |payload| format!("bloom block: {} bytes", payload.len()));
+        out.whole_block(footer.bloom, |payload| match Bloom::parse(payload) {
+            Ok(Some(bloom)) => {
+                let prefixes = bloom.extractor().map(|it| format!(" with prefixes {it}"));
+                format!("bloom block: {} bytes{}", payload.len(), prefixes.unwrap_or_default())
+            }
+            _ => format!("bloom block: {} bytes", payload.len()),
+        });
     }
     out.footer(footer_at)?;
     // A block comes before what is in it.

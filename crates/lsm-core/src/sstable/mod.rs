@@ -105,7 +105,7 @@ pub use writer::SstWriter;
 
 use crate::codec::checksum128;
 use crate::error::Error;
-use crate::options::{Compression, PartitionOptions};
+use crate::options::{Compression, PartitionOptions, PrefixExtractor};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
 /// The options by which a table is written.
@@ -118,6 +118,8 @@ pub struct SstOptions {
     pub compression: Compression,
     /// Bits of the Bloom filter per user key; 0 makes none.
     pub bloom_bits_per_key: u32,
+    /// The prefixes that the Bloom filter has as well.
+    pub prefix_extractor: Option<PrefixExtractor>,
 }
 
 impl SstOptions {
@@ -128,6 +130,7 @@ impl SstOptions {
             block_bytes: partition.block_bytes,
             compression,
             bloom_bits_per_key: partition.bloom_bits_per_key,
+            prefix_extractor: partition.prefix_extractor,
         }
     }
 }

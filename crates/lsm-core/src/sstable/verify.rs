@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::types::{EntryKind, InternalKey, SeqNo};
 
 use super::block::Block;
-use super::bloom::{Bloom, bloom_hash};
+use super::bloom::Bloom;
 use super::footer::Footer;
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
@@ -365,8 +365,7 @@ impl Verify<'_> {
                 user.clear();
                 user.extend_from_slice(entry.key.shared);
                 user.extend_from_slice(entry.key.suffix);
-                if bloom.is_some_and(|bloom| !bloom.may_contain(bloom_hash(&user))) {
-                    let what = "bloom does not have a key of the block";
+                if let Some(what) = bloom.and_then(|bloom| bloom.lacks(&user)) {
                     let error = self.source.corruption(extent.offset, what).at_key(&user);
                     self.note(Some(extent.offset), error, None, None);
                 }

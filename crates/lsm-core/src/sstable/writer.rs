@@ -120,7 +120,7 @@ impl SstWriter {
             notes: Notes::default(),
             unindexed: None,
             out: PendingFile::new(file, identity.unique_id()),
-            bloom: BloomBuilder::new(options.bloom_bits_per_key),
+            bloom: BloomBuilder::new(options.bloom_bits_per_key, options.prefix_extractor),
             index: IndexBuilder::new(index_bytes_max),
             properties,
             smallest: None,

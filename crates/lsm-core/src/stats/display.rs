@@ -98,6 +98,10 @@ impl fmt::Display for Stats {
         )?;
         writeln!(f, "{open} of open tables")?;
         writeln!(f, "cache: {} hits, {} misses", self.cache_hits, self.cache_misses)?;
+        if self.prefix_asked_count > 0 {
+            let asked = self.prefix_asked_count;
+            writeln!(f, "prefixes: {asked} tables asked, {} spared", self.prefix_spared_count)?;
+        }
         let user = Bytes(self.user_bytes);
         writeln!(f, "written: {user} in {} batches", self.batch_count)?;
         let log = Bytes(self.wal_bytes);

@@ -61,7 +61,8 @@
 //!                  sequence, closed at: the sequence of the acceptance, 0 without one
 //! range            first key, first key after it (empty: it has no end), sequence of the deletion
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
-//!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
+//!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier;
+//!                  with the skip bit: 9 prefix extractor (`sstable/bloom.rs` has its number)
 //! fields           until the body ends: tag as above, length, value (one varint unless said);
 //!                  ascending; an absent one has its default
 //! ```

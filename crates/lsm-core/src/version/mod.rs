@@ -74,7 +74,7 @@ pub use remains::{KnownPartition, PARTITION_PROPERTY, Remains, partition_record,
 pub use retained::{RetainedLog, RetainedSegment};
 pub use set::{PastGeneration, VersionSet};
 pub use snapshot::{decode_snapshot, encode_snapshot};
-pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
+pub use table::{Bounds, Kept, Missing, PrefixCounts, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
 
 use crate::limits::LEVEL_COUNT;

@@ -15,7 +15,7 @@ use super::table::{Bounds, Kept, SstMeta};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
-use crate::options::{Compression, PartitionOptions};
+use crate::options::{Compression, PartitionOptions, PrefixExtractor};
 use crate::sstable::SstIdentity;
 use crate::types::{
     DbId, DeletedRange, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo,
@@ -284,9 +284,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     }
     // Hints from here on: without them the table reads the same.
     if let Some(compression) = meta.compression {
-        let mut value = Vec::new();
-        put_varint(&mut value, u64::from(compression as u8));
-        put_hint(out, 6, &value);
+        put_number(out, 6 << 1 | 1, u64::from(compression as u8));
     }
     if !meta.kept.is_empty() {
         let mut value = Vec::new();
@@ -401,7 +399,11 @@ fn number(value: &[u8]) -> Option<u64> {
 }
 
 fn put_field(out: &mut Vec<u8>, tag: u64, n: u64) {
-    put_varint(out, tag << 1);
+    put_number(out, tag << 1, n);
+}
+
+fn put_number(out: &mut Vec<u8>, tag: u64, n: u64) {
+    put_varint(out, tag);
     let mut value = Vec::with_capacity(10);
     put_varint(&mut value, n);
     put_bytes(out, &value);
@@ -444,6 +446,7 @@ pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
         level0_tables,
         level_base_bytes,
         level_multiplier,
+        prefix_extractor,
     } = options;
     put_field(out, 1, u64::from(*logged));
     put_field(out, 2, u64::from(*compression as u8));
@@ -453,6 +456,10 @@ pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
     put_field(out, 6, u64::from(*level0_tables));
     put_field(out, 7, *level_base_bytes);
     put_field(out, 8, u64::from(*level_multiplier));
+    // A reader that skips it asks no bloom for prefixes, and finds the same entries.
+    if let Some(extractor) = prefix_extractor {
+        put_number(out, 9 << 1 | 1, extractor.number().into());
+    }
 }
 
 /// Reads what [`put_options`] wrote, to the end of `r`.
@@ -460,7 +467,7 @@ pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
     let mut options = PartitionOptions::default();
     let mut compression = None;
     read_fields(r, "partition", |tag, value| {
-        if !(1..=8).contains(&tag) {
+        if !(1..=9).contains(&tag) {
             return Some(false);
         }
         let n = number(value)?;
@@ -476,6 +483,8 @@ pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
             6 => options.level0_tables = u32::try_from(n).ok()?,
             7 => options.level_base_bytes = n,
             8 => options.level_multiplier = u32::try_from(n).ok()?,
+            // An unknown number counts as absent.
+            9 => options.prefix_extractor = PrefixExtractor::from_number(u32::try_from(n).ok()?),
             _ => return Some(false),
         }
         Some(true)

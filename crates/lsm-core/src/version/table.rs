@@ -21,6 +21,7 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::shared::CommitCursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
+use crate::stats::Counter;
 use crate::types::{DbId, DeletedRange, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
 use super::Expiries;
@@ -262,6 +263,15 @@ pub struct TableContext {
     pub are_mapped: bool,
     /// The set that bounds how many of them are open at once; `None` is without bounds.
     pub files: Option<Arc<OpenFiles>>,
+    /// The questions of scans to their blooms.
+    pub prefix_counts: PrefixCounts,
+}
+
+/// The questions of scans to the blooms of tables, whether they have a prefix.
+#[derive(Debug, Default)]
+pub struct PrefixCounts {
+    pub(crate) asked: Counter,
+    pub(crate) spared: Counter,
 }
 
 /// The meaning of a table whose file is missing.

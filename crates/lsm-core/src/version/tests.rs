@@ -22,7 +22,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MemFs};
 use crate::hooks::Rules;
 use crate::hooks::WhenAbsent;
-use crate::options::Compression;
+use crate::options::{Compression, PrefixExtractor};
 use crate::sstable::SstIdentity;
 use crate::types::{DeletedRange, EntryKind, Gap, InternalKey, KeyForm, MemtableId, Trailer};
 
@@ -430,6 +430,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 compression: Compression::None,
                 level_multiplier: 2 + word % 90,
                 table_bytes: 1024 + u64::from(word),
+                prefix_extractor: PrefixExtractor::from_number(word),
                 ..PartitionOptions::default()
             };
             vec![Change::PartitionOptionsChanged {

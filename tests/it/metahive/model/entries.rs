@@ -154,8 +154,12 @@ fn written(items: &[Item], base: SeqNo) -> Vec<u8> {
     let path = Path::new("/t/t");
     let file = fs.open_append(path, lsm_core::fs::AppendMode::IfAbsent).unwrap();
     let identity = SstIdentity { db_id: DbId(1), file: FileNo(1), epoch: Epoch(1) };
-    let options =
-        SstOptions { block_bytes: 1 << 20, compression: Compression::None, bloom_bits_per_key: 0 };
+    let options = SstOptions {
+        block_bytes: 1 << 20,
+        compression: Compression::None,
+        bloom_bits_per_key: 0,
+        prefix_extractor: None,
+    };
     let mut writer = SstWriter::new(file, identity, base, options);
     writer.set_hidden_suffix(&[SUFFIX]);
     writer.allow_cut(false);

@@ -26,7 +26,7 @@ use crate::hooks::{
 };
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
-use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
+use crate::sstable::{RawMode, ReadMode, SstReader};
 use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef, SeqNo};
 use crate::version::{Bounds, HookRecord, PARTITION_PROPERTY, SstMeta, Table, TableContext};
 
@@ -261,7 +261,7 @@ impl<'a> Arrival<'a> {
             return Err(bad("a sequence is outside its table's").at_key(key.user));
         }
         // A table with a wrong filter would hide its keys from every get.
-        if !reader.may_contain(bloom_hash(key.user)) {
+        if reader.is_missing_in_bloom(key.user) {
             return Err(bad("a key is not in its table's filter").at_key(key.user));
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::*;
 use crate::compaction::drawing::{draw, seq};
 use crate::fs::MemFs;
 use crate::types::{DbId, EntryKind, Operation, OperationChecksum, SectionBytes};
-use crate::version::Missing;
+use crate::version::{Missing, PrefixCounts};
 
 /// A partition whose filter, if it has one, reserves `suffix`, and which holds `keys`.
 fn partition(suffix: &[u8], keys: &[&str]) -> PartitionState {
@@ -42,6 +42,7 @@ fn tables() -> Arc<TableContext> {
         cache: None,
         are_mapped: false,
         files: None,
+        prefix_counts: PrefixCounts::default(),
         missing: Missing::Damage,
     })
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::SstReader;
 use crate::error::Result;
+use crate::options::PrefixExtractor;
 use crate::sstable::block::Block;
 use crate::sstable::block_entry::BlockEntry;
 use crate::sstable::hidden::hidden_trailer;
@@ -55,6 +56,18 @@ impl SstReader {
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))
+    }
+
+    /// Returns `true` if the table's bloom lacks a user key of the table, or its prefix.
+    pub fn is_missing_in_bloom(&self, user_key: &[u8]) -> bool {
+        self.bloom.as_ref().is_some_and(|bloom| bloom.lacks(user_key).is_some())
+    }
+
+    /// Returns `false` if no key of the table has the prefix with this `bloom_hash` by `extractor`; `None` if the
+    /// table was written without it.
+    pub fn may_have_prefix(&self, extractor: PrefixExtractor, hash: u64) -> Option<bool> {
+        let bloom = self.bloom.as_ref().filter(|bloom| bloom.extractor() == Some(extractor))?;
+        Some(bloom.may_contain(hash))
     }
 
     /// Has the processor fetch what [`SstReader::may_contain`] looks at.

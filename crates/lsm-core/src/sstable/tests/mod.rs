@@ -39,7 +39,7 @@ pub(super) fn entry(
 }
 
 pub(super) fn options(block_bytes: u32, compression: Compression) -> SstOptions {
-    SstOptions { block_bytes, compression, bloom_bits_per_key: 10 }
+    SstOptions { block_bytes, compression, bloom_bits_per_key: 10, prefix_extractor: None }
 }
 
 /// Writes a table, its index split beyond `index_bytes_max`.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{Entries, IDENTITY, entry, open, open_mapped, options, write};
 use crate::codec::checksum64;
 use crate::iter::{InternalIter, MergeIter};
-use crate::options::Compression;
+use crate::options::{Compression, PrefixExtractor};
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::{ReadMode, SstIter, SstOptions, SstReader, bloom_hash};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
@@ -173,6 +173,19 @@ fn seek_around(iter: &mut SstIter, all: &Entries, user: &[u8], seq: SeqNo) {
     }
 }
 
+/// Only a table with the same extractor answers, and it has every prefix of its keys.
+fn check_prefixes(reader: &SstReader, all: &Entries, options: &SstOptions) {
+    let Some(extractor) = options.prefix_extractor else {
+        assert_eq!(reader.may_have_prefix(PrefixExtractor::Fixed(1), 0), None);
+        return;
+    };
+    assert_eq!(reader.may_have_prefix(PrefixExtractor::Fixed(9), 0), None);
+    let answer = (options.bloom_bits_per_key > 0).then_some(true);
+    for prefix in all.iter().filter_map(|(key, _)| extractor.of(&key.user)) {
+        assert_eq!(reader.may_have_prefix(extractor, bloom_hash(prefix)), answer);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -184,14 +197,20 @@ proptest! {
         lz4: bool,
         index_bytes_max in prop_oneof![Just(0), Just(300), Just(4096), Just(INDEX_BYTES_MAX)],
         bloom_bits_per_key in prop_oneof![Just(0_u32), Just(1), Just(10)],
+        prefix in prop_oneof![
+            Just(None),
+            (1..4_u16).prop_map(|len| Some(PrefixExtractor::Fixed(len))),
+            any::<u8>().prop_map(|byte| Some(PrefixExtractor::Through(byte))),
+        ],
     ) {
         let compression = if lz4 { Compression::Lz4 } else { Compression::None };
         let options = SstOptions {
-            bloom_bits_per_key, ..options(block_bytes, compression)
+            bloom_bits_per_key, prefix_extractor: prefix, ..options(block_bytes, compression)
         };
         let (bytes, summary) = write(&all, options, index_bytes_max);
         let reader = open(&bytes, Some((summary.file_bytes, summary.file_hash))).unwrap();
         check(&reader, &all, &targets);
+        check_prefixes(&reader, &all, &options);
         prop_assert_eq!(summary.file_bytes, bytes.len() as u64);
         prop_assert_eq!(&summary.smallest, &all[0].0);
         prop_assert_eq!(&summary.largest, &all.last().unwrap().0);

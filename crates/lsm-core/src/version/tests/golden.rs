@@ -1,6 +1,7 @@
 //! The bytes of an edit and of a manifest.
 
 use super::*;
+use crate::options::PrefixExtractor;
 
 #[test]
 fn bytes_of_an_edit_are_these() {
@@ -36,6 +37,11 @@ fn bytes_of_an_edit_are_these() {
             options: PartitionOptions::default(),
             hooks: vec![add_operator()],
         },
+        Change::PartitionOptionsChanged {
+            id: PartitionId(3),
+            options: PartitionOptions::new().prefix_extractor(Some(PrefixExtractor::Through(b'/'))),
+            hooks: Vec::new(),
+        },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -56,6 +62,8 @@ fn bytes_of_an_edit_are_these() {
         "3301 08",
         "3506 04 08 8020 aa02",
         "382b 03 01 03 03616464 00 00 00 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
+        // Field 9 with the skip bit: the bytes through the first 0x2f.
+        "0426 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a 1302825e",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }
