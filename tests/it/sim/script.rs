@@ -162,6 +162,8 @@ pub fn variants() -> Vec<Variant> {
         .manifest_bytes_max(2 << 10);
     mixed.value_bytes = 400;
     mixed.huge = 40;
+    let followed = following(&mixed, "followed", u64::MAX);
+    let trimmed = following(&mixed, "trimmed", 10 << 10);
     vec![
         with("puts", Weights { put: 30, ..weights }),
         with("batches", Weights { put: 4, batch: 16, flush: 1, ..weights }),
@@ -178,7 +180,21 @@ pub fn variants() -> Vec<Variant> {
         with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
         ranging(&plain),
         merging(plain),
+        followed,
+        trimmed,
     ]
+}
+
+/// The log is kept for those who follow the changes, so many bytes of it. Half of the puts are operands.
+fn following(mixed: &Variant, name: &'static str, bytes: u64) -> Variant {
+    let append = Arc::new(AppendOperator::default());
+    Variant {
+        name,
+        options: mixed.options.clone().log_retained_bytes(bytes),
+        partition_options: mixed.partition_options.clone().merge_operator(append),
+        may_lose_log: bytes < u64::MAX,
+        ..mixed.clone()
+    }
 }
 
 /// Ranges of keys are deleted, while snapshots are held.
