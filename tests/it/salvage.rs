@@ -6,6 +6,7 @@
 mod faults;
 mod into;
 mod random;
+mod removed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

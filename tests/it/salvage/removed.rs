@@ -1,0 +1,77 @@
+//! Tables, partitions and entries that a manifest has removed: they stay away, although the manifest does not open and
+//! the files are back.
+
+use super::*;
+
+fn put_all(db: &Db, name: &str, keys: &[&str]) {
+    let partition = db.partition(name).unwrap();
+    for key in keys {
+        partition.put(key, name).unwrap();
+    }
+    partition.flush().unwrap();
+}
+
+/// The tables that are in `before` and not in `after`, with their bytes.
+fn gone(before: &MemFs, after: &MemFs) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut tables = before.paths();
+    tables.retain(|path| kind_of(path) == Some(FileKind::Sst) && after.read_raw(path).is_err());
+    tables.into_iter().map(|path| (path.clone(), before.read_raw(&path).unwrap())).collect()
+}
+
+/// A database whose manifest has lost the frame of the partition `victim`.
+fn damaged() -> (MemFs, Vec<(PathBuf, Vec<u8>)>) {
+    let fs = MemFs::new();
+    let db = builder(&fs, DIR, 1).open().unwrap();
+    db.partition("victim").unwrap();
+    put_all(&db, "gone", &["a", "b"]);
+    put_all(&db, "merged", &["dead", "lives"]);
+    db.partition("merged").unwrap().delete("dead").unwrap();
+    put_all(&db, "cleared", &["a", "b"]);
+    let before = copy_of(&fs);
+    let snapshot = db.snapshot();
+    db.partition("cleared").unwrap().clear().unwrap();
+    db.flush().unwrap();
+    db.drop_partition("gone").unwrap();
+    db.partition("logged").unwrap().put("a", "logged").unwrap();
+    let cleared = copy_of(&fs);
+    drop(snapshot);
+    db.partition("merged").unwrap().compact(..).unwrap();
+    while db.step().unwrap() {}
+    let after = copy_of(&fs);
+    let mut tables = gone(&before, &after);
+    tables.extend(gone(&cleared, &after));
+    for manifest in after.paths().iter().filter(|path| kind_of(path) == Some(FileKind::Manifest)) {
+        let bytes = after.read_raw(manifest).unwrap();
+        if let Some(at) = bytes.windows(6).position(|window| window == b"victim") {
+            after.corrupt(manifest, at as u64, 1).unwrap();
+        }
+    }
+    (after, tables)
+}
+
+#[test]
+fn tables_partitions_and_clears_that_an_edit_removed_stay_away() {
+    let (fs, tables) = damaged();
+    assert!(builder(&fs, DIR, 2).open().unwrap_err().is_corruption());
+    assert!(tables.len() >= 3, "tables of a dropped partition, of a compaction and below a clear");
+    for (path, bytes) in tables {
+        fs.write_raw(&path, &bytes).unwrap();
+    }
+    let report = repair(&fs).unwrap();
+    assert!(!report.is_complete());
+    let db = builder(&fs, NEW, 9).open().unwrap();
+    let names = db.partition_names();
+    for (name, keys) in
+        [("merged", &["lives"][..]), ("cleared", &[]), ("logged", &["a"]), ("victim", &[])]
+    {
+        // The partition whose frame is lost had nothing.
+        assert!(name == "victim" || names.iter().any(|it| it == name), "{name} of {names:?}");
+        let found: Vec<Vec<u8>> = content(&db.partition(name).unwrap()).into_keys().collect();
+        assert_eq!(
+            found,
+            keys.iter().map(|key| key.as_bytes().to_vec()).collect::<Vec<_>>(),
+            "{name}"
+        );
+    }
+    assert!(names.iter().all(|name| !name.starts_with("gone")), "{names:?}");
+}
