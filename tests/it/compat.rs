@@ -13,6 +13,7 @@
 //!
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
+mod backups;
 mod clear;
 mod cuts;
 mod flush_beyond_sync;

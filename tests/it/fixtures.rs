@@ -28,18 +28,30 @@ pub fn bless(name: &str, write: impl FnOnce() -> MemFs) {
     let fs = write();
     for path in fs.paths() {
         let bytes = fs.read_raw(&path).unwrap();
-        std::fs::write(to.join(path.file_name().unwrap()), bytes).unwrap();
+        let to = to.join(path.strip_prefix(DIR).unwrap());
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::write(to, bytes).unwrap();
     }
 }
 
 /// A copy of the fixture in a folder of its own.
 pub fn on_disk(name: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(folder(name)).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
+    copy(&folder(name), dir.path());
     dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let from = entry.unwrap().path();
+        let to = to.join(from.file_name().unwrap());
+        if from.is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy(&from, &to);
+        } else {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
 }
 
 /// A copy of the fixture in memory, in the folder `/db`.
