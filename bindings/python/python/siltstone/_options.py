@@ -1,0 +1,130 @@
+"""The options of an open and of a partition, as keywords.
+
+An option that a call does not name has its default at an open, and keeps its stored value at a partition. The pages
+of ``Options`` and ``PartitionOptions`` in the Rust documentation describe each of them with its range.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Required, TypedDict
+
+if TYPE_CHECKING:
+    # A dependency of type checkers alone. The one of the standard library is newer than the oldest Python.
+    from typing_extensions import Buffer
+
+
+class OpenOptions(TypedDict, total=False):
+    """Options of one open. They are not stored."""
+
+    #: Make the folder and the database if they do not exist. Default: True.
+    create_if_missing: bool
+    #: Refuse a folder that has a database. Default: False.
+    error_if_exists: bool
+    #: Write nothing, and start no background thread. Default: False.
+    read_only: bool
+    #: Read the committed state while another process writes. Default: False.
+    beside_writer: bool
+    #: Take the database over from a process of this machine that has it open. Default: False.
+    take_over: bool
+    #: Size of the block cache. Default: a quarter of the memory of the machine, at most 1 GiB.
+    cache_bytes: int
+    #: Memory for the memtables. Default: 64 MiB.
+    write_buffer_bytes: int
+    #: Maximum length of a segment of the log. Default: 64 MiB.
+    wal_segment_bytes: int
+    #: Whether small writes to the log may go through a mapping. Default: True.
+    wal_mapped: bool
+    #: Whether tables without compression are read through mappings, on Linux. Default: False.
+    tables_mapped: bool
+    #: Maximum length of the log that an open may have to replay. Default: 512 MiB.
+    wal_bytes_max: int
+    #: Time within which a write without ``sync`` reaches the device. Default: 1000.
+    sync_interval_ms: int
+    #: Maximum length of a value that is not streamed. Default: 64 MiB.
+    value_bytes_max: int
+    #: Maximum size of a batch. Default: 256 MiB.
+    batch_bytes_max: int
+    #: Number of threads that compact. Default: the number of cores less one.
+    compaction_threads: int
+    #: Size beyond which the manifest begins a new generation. Default: 4 MiB.
+    manifest_bytes_max: int
+    #: Number of files that stay open for reading. Default: half of ``ulimit -n``.
+    open_files_max: int
+    #: Bytes that stay on the disk for secondaries. Default: 16 GiB.
+    leased_bytes_max: int
+    #: Bytes of the log that stay for those who follow the changes. Default: 0.
+    log_retained_bytes: int
+    #: Time for which these bytes stay. Default: no limit.
+    log_retained_seconds: int
+
+
+class LargeValueOptions(TypedDict, total=False):
+    """How a partition keeps large values; see docs/large-values.md."""
+
+    #: Length from which on a value is kept in a chunk file. Default: 64 KiB.
+    threshold_bytes: int
+    #: Length from which on a chunk file takes no more values. Default: 256 MiB.
+    chunk_bytes: int
+    #: Length of the parts that have a checksum of their own. Default: 256 KiB.
+    sub_block_bytes: int
+    #: Share of garbage, in thousandths, from which on a chunk file is rewritten.
+    garbage_permille: int
+    #: Limit of the rate of these rewrites. Default: none.
+    move_bytes_per_second: int
+    #: Compression of new values. Default: ``"none"``.
+    compression: Literal["lz4", "none"]
+
+
+class TtlRule(TypedDict, total=False):
+    """When the entries of a partition expire; see docs/expiry.md."""
+
+    #: Where the number is that says it.
+    place: Required[Literal["key", "key_from_end", "value", "value_from_end"]]
+    #: The number of bytes before it, or after it. Default: 0.
+    offset: int
+    #: The number of its bytes. Default: 8.
+    width: Literal[4, 8]
+    #: Its byte order. Default: False.
+    little_endian: bool
+    #: Its unit. Default: ``"seconds"``.
+    unit: Literal["seconds", "millis", "micros", "nanos"]
+    #: Seconds from the number, which is then the time of creation. Default: the number is the time of expiry.
+    time_to_live: float
+    #: Seconds after which an expired entry is removed at the latest. Default: a day.
+    stays_at_most: float
+    #: Whether reads return expired entries until they are removed. Default: False.
+    reads_see_expired: bool
+
+
+class PartitionOptions(TypedDict, total=False):
+    """Options of a partition. They are stored with it.
+
+    ``metahive`` and ``ttl`` name hooks: they replace all hooks that the partition had.
+    """
+
+    #: Whether writes go to the log. Fixed when the partition is made. Default: True.
+    logged: bool
+    #: Compression of the tables of the deep levels. Default: ``"lz4"``.
+    compression: Literal["lz4", "none"]
+    #: Size beyond which a block is closed. Default: 4096.
+    block_bytes: int
+    #: Bits of the Bloom filter for each key. Default: 10.
+    bloom_bits_per_key: int
+    #: Size beyond which a table is closed. Default: 64 MiB.
+    table_bytes: int
+    #: Number of tables that triggers a compaction of level 0. Default: 4.
+    level0_tables: int
+    #: Size of the first level below level 0. Default: 256 MiB.
+    level_base_bytes: int
+    #: Ratio of the sizes of two levels. Default: 10.
+    level_multiplier: int
+    #: The prefixes in Bloom filters: a length, the byte that ends them, or False. Default: False.
+    prefix_extractor: int | Buffer | Literal[False]
+    #: True keeps a checksum with every entry; False removes all hooks. Default: False.
+    metahive: bool
+    #: Whether, and how, large values are kept in chunk files. Default: False.
+    large_values: bool | LargeValueOptions
+    #: A ready-made operator: add, max, min, append or set-bits; append with its separator.
+    merge_operator: str | tuple[str, Buffer]
+    #: When entries expire. Default: never.
+    ttl: TtlRule

@@ -1,0 +1,569 @@
+"""The classes of the extension. The package ``siltstone`` exports them.
+
+``Buffer`` is any object with the buffer protocol. ``bytes`` are read without a copy, other buffers are copied. ``sync``
+waits until the device has the write; without it a write survives a killed process at once, and a power cut after
+``sync_interval_ms``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Generic, Protocol, TypeVar, final, overload
+
+from typing_extensions import Buffer, Self, Unpack
+
+from ._options import OpenOptions, PartitionOptions
+from ._streams import ValueReader
+
+__all__ = [
+    "Batch",
+    "BlobSource",
+    "Commit",
+    "Db",
+    "EntryIterator",
+    "Partition",
+    "Snapshot",
+    "Transaction",
+    "Updated",
+    "Value",
+    "ValueWriter",
+    "open",
+]
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+class _Reads(Protocol):
+    def read(self, size: int, /) -> Buffer: ...
+
+def open(path: str | PathLike[str], **options: Unpack[OpenOptions]) -> Db:
+    """Open the database in the folder ``path``, and make it if it does not exist.
+
+    Raises ``Locked`` if another process has it open, and ``Corruption`` if the manifest or the log is damaged.
+    """
+
+@final
+class Db:
+    """An open database. As a context manager it is closed at the end of the block."""
+
+    @property
+    def path(self) -> Any:
+        """The folder."""
+
+    def partition(
+        self, name: str = "default", *, create: bool = True, **options: Unpack[PartitionOptions]
+    ) -> Partition:
+        """Open the partition ``name``, and make it if it does not exist and ``create`` is true.
+
+        Options are stored with the partition. Those that the call does not name stay as they are.
+        """
+
+    def has_partition(self, name: str) -> bool:
+        """Return whether there is a partition ``name``."""
+
+    def partition_names(self) -> list[str]:
+        """Return the names of all partitions, in order."""
+
+    def drop_partition(self, name: str) -> None:
+        """Drop the partition ``name`` with its data."""
+
+    def batch(self, *, sync: bool = False) -> Batch:
+        """Return an empty batch. ``sync`` is for its commit at the end of a ``with`` block."""
+
+    def transaction(self, *, sync: bool = False) -> Transaction:
+        """Begin a transaction. ``sync`` is for its commit at the end of a ``with`` block."""
+
+    def transact(
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        sync: bool = False,
+        attempts_max: int | None = None,
+    ) -> _T:
+        """Call ``work`` with a transaction, commit it, and return the result. Repeat all of it after a conflict or a
+        deadlock. An exception of ``work`` rolls the transaction back and is raised."""
+
+    def snapshot(self) -> Snapshot:
+        """Take a snapshot of the whole database."""
+
+    @property
+    def visible_seq(self) -> int:
+        """The sequence number of the newest operation that readers see."""
+
+    @property
+    def durable_seq(self) -> int:
+        """The sequence number through which all commits are on the device."""
+
+    def wait_durable(self, seq: int) -> None:
+        """Wait until the commit ``seq`` is on the device."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process has taken the database over."""
+
+    def flush(self) -> None:
+        """Write the memtables of all partitions to tables."""
+
+    def wait_idle(self) -> None:
+        """Wait until no background work is left."""
+
+    def checkpoint(self, dir: str | PathLike[str]) -> int:
+        """Copy the database to the folder ``dir``, by hard links where it can. Return the sequence number of the last
+        commit in the copy."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics, as ``Stats`` of the Rust documentation names them."""
+
+    def health(self) -> dict[str, Any]:
+        """Return failures, stalls and the distance to limits, as ``Health`` of the Rust documentation names them."""
+
+    def verify(self, *, bytes_per_second: int = 0) -> dict[str, Any]:
+        """Read every file. Return ``is_sound``, the counts ``files``, ``bytes`` and ``entries``, and a list ``damage``
+        whose items have ``message``, ``file``, ``offset``, ``partition``, ``level``, ``key`` and ``keys``."""
+
+    def close(self) -> None:
+        """Close the database: end background work, and sync the log. Later calls on it, and on all that came of it,
+        raise ``Closed``. A second call does nothing."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Partition:
+    """A key space with its own tables and options. Like a dict, ``partition[key]`` reads, sets and deletes;
+    ``del`` of a missing key is no error."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @overload
+    def get(self, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    def get(self, key: Buffer, default: _T) -> bytes | _T:
+        """Return the value of ``key``, or ``default``."""
+
+    def get_ref(self, key: Buffer) -> memoryview | None:
+        """Return the value of ``key`` as a memoryview that is read-only. Values in chunk files are mapped and not
+        copied, where the platform can; no value is copied to an object of Python."""
+
+    def multi_get(self, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order and of one moment."""
+
+    def contains(self, key: Buffer) -> bool:
+        """Return whether ``key`` exists."""
+
+    def scan(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[tuple[bytes, bytes]]:
+        """Walk over keys and values: those from ``start`` on and before ``stop``, or all that begin with
+        ``prefix``. It shows the state of the call."""
+
+    def keys(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over keys, as ``scan`` does. Reads no large value."""
+
+    def values(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over values, as ``scan`` does."""
+
+    def first(self) -> tuple[bytes, bytes] | None:
+        """Return the first entry."""
+
+    def last(self) -> tuple[bytes, bytes] | None:
+        """Return the last entry."""
+
+    def len_approx(self) -> int:
+        """Return about how many keys there are."""
+
+    def options(self) -> PartitionOptions:
+        """Return the stored options; hooks are not among them."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics, as ``PartitionStats`` of the Rust documentation names them."""
+
+    def put(self, key: Buffer, value: Buffer, *, sync: bool = False) -> Commit:
+        """Set ``key`` to ``value``."""
+
+    def delete(self, key: Buffer, *, sync: bool = False) -> Commit:
+        """Delete ``key``. A key that does not exist is no error."""
+
+    def delete_range(
+        self, start: Buffer | None = None, stop: Buffer | None = None, *, sync: bool = False
+    ) -> Commit:
+        """Delete the keys from ``start`` on and before ``stop``, in one operation."""
+
+    def delete_prefix(self, prefix: Buffer, *, sync: bool = False) -> Commit:
+        """Delete the keys that begin with ``prefix``, in one operation."""
+
+    def clear(self, *, sync: bool = False) -> Commit:
+        """Delete all keys, in one operation."""
+
+    def merge(self, key: Buffer, operand: Buffer, *, sync: bool = False) -> Commit:
+        """Merge ``operand`` into the value of ``key``. The partition needs a merge operator."""
+
+    def update(
+        self, key: Buffer, change: Callable[[bytes | None], Buffer | None], *, sync: bool = False
+    ) -> Updated:
+        """Set ``key`` to what ``change`` makes of its value, or delete it for None. No concurrent update is lost:
+        ``change`` is called again if another writer was faster."""
+
+    def compare_and_set(
+        self, key: Buffer, expected: Buffer | None, new: Buffer | None, *, sync: bool = False
+    ) -> Commit | None:
+        """Replace the value of ``key`` by ``new`` if it is ``expected``; None is no value. Return None if it is
+        another one."""
+
+    def flush(self) -> None:
+        """Write the memtables of the partition to tables."""
+
+    def compact(self, start: Buffer | None = None, stop: Buffer | None = None) -> None:
+        """Compact the keys from ``start`` on and before ``stop`` to the bottom level."""
+
+    def open_blob(self, key: Buffer) -> BlobSource | None:
+        """Open the value of ``key`` for reads by offset."""
+
+    def open_value(self, key: Buffer) -> ValueReader | None:
+        """Open the value of ``key`` as a file."""
+
+    def open_writer(self, key: Buffer, length: int | None = None) -> ValueWriter:
+        """Begin a value that is written in parts. The partition must keep large values.
+        ``length``, if it is known, saves space in chunk files."""
+
+    def put_stream(
+        self, key: Buffer, source: _Reads, *, length: int | None = None, sync: bool = False
+    ) -> Commit:
+        """Set ``key`` to what the file ``source`` has left. It is read 1 MiB at a time. The partition must
+        keep large values."""
+
+    def stat_value(self, key: Buffer) -> dict[str, Any] | None:
+        """Return ``len``, ``stored_len`` and the time ``stored`` of the value of ``key``."""
+
+    def __contains__(self, key: Buffer, /) -> bool: ...
+    def __getitem__(self, key: Buffer, /) -> bytes: ...
+    def __setitem__(self, key: Buffer, value: Buffer, /) -> None: ...
+    def __delitem__(self, key: Buffer, /) -> None: ...
+    def __iter__(self) -> EntryIterator[bytes]: ...
+
+@final
+class Batch:
+    """Operations that are committed together. As a context manager it is committed at the end of the block, and
+    discarded after an exception."""
+
+    def put(self, partition: Partition, key: Buffer, value: Buffer) -> None:
+        """Set ``key`` to ``value``."""
+
+    def delete(self, partition: Partition, key: Buffer) -> None:
+        """Delete ``key``. A key that does not exist is no error."""
+
+    def merge(self, partition: Partition, key: Buffer, operand: Buffer) -> None:
+        """Merge ``operand`` into the value of ``key``."""
+
+    def delete_range(
+        self, partition: Partition, start: Buffer | None = None, stop: Buffer | None = None
+    ) -> None:
+        """Delete the keys from ``start`` on and before ``stop``."""
+
+    def delete_prefix(self, partition: Partition, prefix: Buffer) -> None:
+        """Delete the keys that begin with ``prefix``."""
+
+    def clear(self, partition: Partition) -> None:
+        """Delete all keys of ``partition``."""
+
+    def require(self, partition: Partition, key: Buffer, at_most: int) -> None:
+        """Refuse the commit with ``Conflict`` if ``key`` was written after the sequence number ``at_most``."""
+
+    def put_value(self, writer: ValueWriter) -> None:
+        """Set the key of ``writer`` to what was written. Ends the stream."""
+
+    def commit(self, *, sync: bool | None = None) -> Commit:
+        """Commit the operations."""
+
+    def try_commit(self, *, sync: bool | None = None) -> Commit:
+        """Commit the operations, or raise ``WouldStall`` where it would have to wait for compactions."""
+
+    def discard(self) -> None:
+        """Discard the operations."""
+
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Transaction:
+    """Reads and writes that are committed together, or refused with ``Conflict`` if another writer has changed what
+    was read. As a context manager it is committed at the end of the block, and rolled back after an exception."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot that the transaction reads."""
+
+    @overload
+    def get(self, partition: Partition, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    def get(self, partition: Partition, key: Buffer, default: _T) -> bytes | _T:
+        """Return the value of ``key``, or ``default``."""
+
+    @overload
+    def get_for_update(self, partition: Partition, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    def get_for_update(self, partition: Partition, key: Buffer, default: _T) -> bytes | _T:
+        """Lock ``key`` until the transaction ends, and return its newest value. Raises ``LockTimeout`` or
+        ``Deadlock``."""
+
+    def set_lock_timeout(self, timeout: float) -> None:
+        """Set how many seconds a lock of a key is waited for."""
+
+    def multi_get(self, partition: Partition, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order and of one moment."""
+
+    def contains(self, partition: Partition, key: Buffer) -> bool:
+        """Return whether ``key`` exists."""
+
+    def scan(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[tuple[bytes, bytes]]:
+        """Walk over keys and values of ``partition``: those from ``start`` on and before ``stop``, or all that begin with
+        ``prefix``. It shows the state of the call, with the own writes."""
+
+    def keys(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over keys, as ``scan`` does. Reads no large value."""
+
+    def values(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over values, as ``scan`` does."""
+
+    def put(self, partition: Partition, key: Buffer, value: Buffer) -> None:
+        """Set ``key`` to ``value``."""
+
+    def delete(self, partition: Partition, key: Buffer) -> None:
+        """Delete ``key``. A key that does not exist is no error."""
+
+    def merge(self, partition: Partition, key: Buffer, operand: Buffer) -> None:
+        """Merge ``operand`` into the value of ``key``."""
+
+    def delete_range(
+        self, partition: Partition, start: Buffer | None = None, stop: Buffer | None = None
+    ) -> None:
+        """Delete the keys from ``start`` on and before ``stop``."""
+
+    def delete_prefix(self, partition: Partition, prefix: Buffer) -> None:
+        """Delete the keys that begin with ``prefix``."""
+
+    def clear(self, partition: Partition) -> None:
+        """Delete all keys of ``partition``."""
+
+    def require(self, partition: Partition, key: Buffer, at_most: int) -> None:
+        """Refuse the commit with ``Conflict`` if ``key`` was written after the sequence number ``at_most``."""
+
+    def set_savepoint(self) -> None:
+        """Note a place to which the writes can be rolled back."""
+
+    def rollback_to_savepoint(self) -> None:
+        """Undo the writes since the last savepoint, and remove it."""
+
+    def pop_savepoint(self) -> None:
+        """Remove the last savepoint."""
+
+    def commit(self, *, sync: bool | None = None) -> Commit:
+        """Commit the transaction."""
+
+    def rollback(self) -> None:
+        """Discard the transaction."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Snapshot:
+    """The whole database at one moment. As a context manager it is closed at the end of the block."""
+
+    @property
+    def seq(self) -> int:
+        """The sequence number of the last operation that it shows."""
+
+    @overload
+    def get(self, partition: Partition, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    def get(self, partition: Partition, key: Buffer, default: _T) -> bytes | _T:
+        """Return the value of ``key``, or ``default``."""
+
+    def get_ref(self, partition: Partition, key: Buffer) -> memoryview | None:
+        """Return the value of ``key`` as a memoryview, as ``Partition.get_ref`` does."""
+
+    def multi_get(self, partition: Partition, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order and of one moment."""
+
+    def contains(self, partition: Partition, key: Buffer) -> bool:
+        """Return whether ``key`` exists."""
+
+    def scan(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[tuple[bytes, bytes]]:
+        """Walk over keys and values of ``partition``: those from ``start`` on and before ``stop``, or all that begin with
+        ``prefix``. It shows the state of the snapshot."""
+
+    def keys(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over keys, as ``scan`` does. Reads no large value."""
+
+    def values(
+        self,
+        partition: Partition,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over values, as ``scan`` does."""
+
+    def open_value(self, partition: Partition, key: Buffer) -> ValueReader | None:
+        """Open the value of ``key`` as a file."""
+
+    def close(self) -> None:
+        """End the snapshot: compactions may remove what only it shows. Iterators go on."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class EntryIterator(Generic[_T_co]):
+    """An iterator over a range. It shows the state of the moment at which it was made, and keeps what it needs of it
+    until it ends or is closed."""
+
+    def __class_getitem__(cls, key: Any) -> Any: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _T_co: ...
+    def close(self) -> None:
+        """End the iterator, and free what it holds."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Commit:
+    """A commit: its place in the history of the database, and the token for reads of a secondary. Can be pickled."""
+
+    def __new__(cls, seq: int, epoch: int) -> Self: ...
+    @property
+    def seq(self) -> int:
+        """The sequence number of its last operation."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its writer."""
+
+    def __getnewargs__(self) -> tuple[int, int]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Updated:
+    """The outcome of an update of one key."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit."""
+
+    @property
+    def old(self) -> bytes | None:
+        """The value before."""
+
+    @property
+    def new(self) -> bytes | None:
+        """The value since."""
+
+@final
+class ValueWriter:
+    """A value that is written in parts. As a context manager it is committed at the end of the block, and discarded
+    after an exception."""
+
+    def write(self, data: Buffer) -> int:
+        """Append ``data``; return its length."""
+
+    @property
+    def written(self) -> int:
+        """The number of bytes that were written."""
+
+    def commit(self, *, sync: bool = False) -> Commit:
+        """Commit the value."""
+
+    def discard(self) -> None:
+        """Discard the value."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class BlobSource:
+    """A value that is read by offset. ``ValueReader`` makes a file of it."""
+
+    @property
+    def size(self) -> int:
+        """The length of the value in bytes."""
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Return up to ``count`` bytes from ``offset`` on."""
+
+    def read_into(self, offset: int, buffer: Buffer) -> None:
+        """Fill ``buffer`` with the bytes from ``offset`` on. They must exist."""
+
+    def close(self) -> None:
+        """Free what the value holds."""
+
+@final
+class Value:
+    """The exporter of the memoryviews of ``get_ref``."""
+
+    def __len__(self) -> int: ...

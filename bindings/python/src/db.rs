@@ -1,0 +1,231 @@
+//! [`Db`]: an open database, and the functions that open one.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use siltstone::{TransactOptions, VerifyOptions};
+
+use crate::batch::Batch;
+use crate::commit::{durability, seq_no};
+use crate::error::Result;
+use crate::liveness::Liveness;
+use crate::options::{open_options, partition_options};
+use crate::partition::Partition;
+use crate::report::{to_python, verify_report};
+use crate::snapshot::Snapshot;
+use crate::transaction::{Transaction, transact};
+
+/// An open database.
+#[pyclass(frozen, module = "siltstone")]
+pub struct Db {
+    pub(crate) inner: siltstone::Db,
+    pub(crate) liveness: Liveness,
+    path: PathBuf,
+}
+
+/// Opens the database in a folder.
+#[pyfunction]
+#[pyo3(signature = (path, **options))]
+pub fn open(py: Python<'_>, path: PathBuf, options: Option<&Bound<'_, PyDict>>) -> Result<Db> {
+    let mut builder = siltstone::Db::builder(&path);
+    if let Some(options) = options {
+        builder = open_options(builder, options)?;
+    }
+    let inner = py.detach(|| builder.open())?;
+    Ok(Db { inner, liveness: Liveness::new(), path })
+}
+
+impl Db {
+    /// The handle of Python for `inner`.
+    fn partition_of(&self, inner: siltstone::Partition) -> Partition {
+        Partition { db: self.inner.clone(), inner, liveness: self.liveness.clone() }
+    }
+}
+
+/// Partitions, batches, transactions and snapshots.
+#[pymethods]
+impl Db {
+    /// The folder.
+    #[getter]
+    fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    /// Opens a partition.
+    #[pyo3(signature = (name = "default", *, create = true, **options))]
+    fn partition(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        create: bool,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> Result<Partition> {
+        let Some(options) = options.filter(|options| !options.is_empty()) else {
+            let opened = py.detach(|| match create {
+                true => self.inner.partition(name),
+                false => self.inner.open_partition(name),
+            })?;
+            return Ok(self.partition_of(opened));
+        };
+        // Over those that are stored, so that an option that the call does not name stays.
+        let stored = py.detach(|| match create && !self.inner.has_partition(name) {
+            true => Ok(siltstone::PartitionOptions::new()),
+            false => self.inner.open_partition(name).map(|opened| opened.options()),
+        })?;
+        let options = partition_options(stored, options)?;
+        let opened = py.detach(|| self.inner.partition_with(name, options))?;
+        Ok(self.partition_of(opened))
+    }
+
+    /// Returns whether there is a partition of this name.
+    fn has_partition(&self, py: Python<'_>, name: &str) -> Result<bool> {
+        self.liveness.check_process()?;
+        Ok(py.detach(|| self.inner.has_partition(name)))
+    }
+
+    /// Returns the names of all partitions.
+    fn partition_names(&self, py: Python<'_>) -> Result<Vec<String>> {
+        self.liveness.check_process()?;
+        Ok(py.detach(|| self.inner.partition_names()))
+    }
+
+    /// Drops a partition with its data.
+    fn drop_partition(&self, py: Python<'_>, name: &str) -> Result<()> {
+        Ok(py.detach(|| self.inner.drop_partition(name))?)
+    }
+
+    /// Returns an empty batch.
+    #[pyo3(signature = (*, sync = false))]
+    fn batch(&self, sync: bool) -> Result<Batch> {
+        self.liveness.check_process()?;
+        Ok(Batch::new(self.liveness.clone(), self.inner.batch(), sync))
+    }
+
+    /// Begins a transaction.
+    #[pyo3(signature = (*, sync = false))]
+    fn transaction(&self, py: Python<'_>, sync: bool) -> Result<Transaction> {
+        self.liveness.check_process()?;
+        let transaction = py.detach(|| self.inner.transaction());
+        Ok(Transaction::new(self.liveness.clone(), transaction, sync))
+    }
+
+    /// Runs a function in a transaction, again after each conflict.
+    #[pyo3(signature = (work, *, sync = false, attempts_max = None))]
+    fn transact(
+        &self,
+        py: Python<'_>,
+        work: Py<PyAny>,
+        sync: bool,
+        attempts_max: Option<u32>,
+    ) -> Result<Py<PyAny>> {
+        self.liveness.check_process()?;
+        let options = TransactOptions::new()
+            .durability(durability(sync))
+            .attempts_max(attempts_max.unwrap_or(u32::MAX));
+        transact(py, &self.inner, &self.liveness, &work, options)
+    }
+
+    /// Takes a snapshot.
+    fn snapshot(&self, py: Python<'_>) -> Result<Snapshot> {
+        self.liveness.check_process()?;
+        Ok(Snapshot::new(self.liveness.clone(), py.detach(|| self.inner.snapshot())))
+    }
+}
+
+/// Durability, maintenance and the close.
+#[pymethods]
+impl Db {
+    /// The number of the newest operation that readers see.
+    #[getter]
+    fn visible_seq(&self) -> Result<u64> {
+        self.liveness.check_process()?;
+        Ok(self.inner.visible_seq().get())
+    }
+
+    /// The number through which all commits are durable.
+    #[getter]
+    fn durable_seq(&self) -> Result<u64> {
+        self.liveness.check_process()?;
+        Ok(self.inner.durable_seq().get())
+    }
+
+    /// Waits until a commit is durable.
+    fn wait_durable(&self, py: Python<'_>, seq: u64) -> Result<()> {
+        let seq = seq_no(seq)?;
+        Ok(py.detach(|| self.inner.wait_durable(seq))?)
+    }
+
+    /// Whether another process has taken the database over.
+    #[getter]
+    fn is_fenced(&self) -> Result<bool> {
+        self.liveness.check_process()?;
+        Ok(self.inner.is_fenced())
+    }
+
+    /// Writes the memtables to tables.
+    fn flush(&self, py: Python<'_>) -> Result<()> {
+        Ok(py.detach(|| self.inner.flush())?)
+    }
+
+    /// Waits until no background work is left.
+    fn wait_idle(&self, py: Python<'_>) -> Result<()> {
+        Ok(py.detach(|| self.inner.wait_idle())?)
+    }
+
+    /// Copies the database to a folder.
+    fn checkpoint(&self, py: Python<'_>, dir: PathBuf) -> Result<u64> {
+        Ok(py.detach(|| self.inner.checkpoint(dir))?.get())
+    }
+
+    /// Returns the statistics.
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        self.liveness.check_process()?;
+        to_python(py, &py.detach(|| self.inner.stats()))
+    }
+
+    /// Returns failures, stalls and the distance to limits.
+    fn health<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        self.liveness.check_process()?;
+        to_python(py, &py.detach(|| self.inner.health()))
+    }
+
+    /// Reads every file and reports all damage.
+    #[pyo3(signature = (*, bytes_per_second = 0))]
+    fn verify<'py>(&self, py: Python<'py>, bytes_per_second: u64) -> Result<Bound<'py, PyDict>> {
+        let report = py.detach(|| {
+            self.inner.verify(VerifyOptions::new().bytes_per_second(bytes_per_second))
+        })?;
+        verify_report(py, &report)
+    }
+
+    /// Closes the database. Later calls on it, and on all that came of it, are errors.
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(self.liveness.check_process()?);
+        }
+        // First, so that iterators stop before the engine gives up the lock of the folder.
+        if !self.liveness.close() {
+            return Ok(());
+        }
+        Ok(py.detach(|| self.inner.clone().close())?)
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: Option<Py<PyAny>>,
+        _value: Option<Py<PyAny>>,
+        _traceback: Option<Py<PyAny>>,
+    ) -> Result<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<siltstone.Db {:?}>", self.path)
+    }
+}

@@ -1,0 +1,46 @@
+//! Siltstone for Python: the classes of the module `siltstone._siltstone`.
+//!
+//! The package `siltstone` (`python/siltstone`) exports them, with what is easier to write in Python:
+//! exceptions, options and files. Each class wraps a type of the crate `siltstone`, which users of Python do
+//! not see.
+//!
+//! Invariants:
+//! 1. Python is released (`detach`) during every call of the engine that may wait: for a lock, for a device or for
+//!    another thread.
+//! 2. A lock of this crate is only waited for while Python is released, and no code of Python runs under it.
+//! 3. The classes are frozen, and hold no object of Python: two threads may use one, and the garbage collector
+//!    needs no help.
+
+mod batch;
+mod bytes;
+mod commit;
+mod db;
+mod error;
+mod iterator;
+mod liveness;
+mod options;
+mod partition;
+mod report;
+mod snapshot;
+mod stream;
+mod transaction;
+mod value;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _siltstone(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(db::open, module)?)?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<commit::Commit>()?;
+    module.add_class::<db::Db>()?;
+    module.add_class::<iterator::EntryIterator>()?;
+    module.add_class::<partition::Partition>()?;
+    module.add_class::<partition::Updated>()?;
+    module.add_class::<snapshot::Snapshot>()?;
+    module.add_class::<stream::BlobSource>()?;
+    module.add_class::<stream::ValueWriter>()?;
+    module.add_class::<transaction::Transaction>()?;
+    module.add_class::<value::Value>()?;
+    Ok(())
+}

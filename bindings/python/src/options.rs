@@ -1,0 +1,227 @@
+//! Options, from keywords of Python. `siltstone/_options.py` describes them.
+//!
+//! Invariant: an option that is not named keeps its stored value, or its default at an open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyString};
+use siltstone::operators::{MergeOperator, ready_made};
+use siltstone::{
+    Builder, Compression, Hooks, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
+    PrefixExtractor, TimeUnit, TimeWidth, TtlFilter, TtlRule,
+};
+
+use crate::bytes::Bytes;
+use crate::error::{Failure, Result, invalid_argument};
+
+type Named<'a, 'py> = &'a Bound<'py, PyDict>;
+
+fn unknown(of: &str, name: &str) -> Failure {
+    PyTypeError::new_err(format!("{of} has no option {name:?}")).into()
+}
+
+/// `builder` with the options of an open.
+pub fn open_options(mut builder: Builder, named: Named<'_, '_>) -> Result<Builder> {
+    let mut options = Options::new();
+    for (name, value) in named {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            "create_if_missing" => builder = builder.create_if_missing(value.extract()?),
+            "error_if_exists" => builder = builder.error_if_exists(value.extract()?),
+            "read_only" => builder = builder.read_only(value.extract()?),
+            "beside_writer" => builder = builder.beside_writer(value.extract()?),
+            "take_over" => builder = builder.take_over(value.extract()?),
+            _ => options = engine_option(options, &name, &value)?,
+        }
+    }
+    Ok(builder.options(options))
+}
+
+/// `options` with the option `name`, which databases and secondaries have.
+pub fn engine_option(options: Options, name: &str, value: &Bound<'_, PyAny>) -> Result<Options> {
+    Ok(match name {
+        "cache_bytes" => options.cache_bytes(value.extract()?),
+        "write_buffer_bytes" => options.write_buffer_bytes(value.extract()?),
+        "wal_segment_bytes" => options.wal_segment_bytes(value.extract()?),
+        "wal_mapped" => options.wal_mapped(value.extract()?),
+        "tables_mapped" => options.tables_mapped(value.extract()?),
+        "wal_bytes_max" => options.wal_bytes_max(value.extract()?),
+        "sync_interval_ms" => options.sync_interval_ms(value.extract()?),
+        "value_bytes_max" => options.value_bytes_max(value.extract()?),
+        "batch_bytes_max" => options.batch_bytes_max(value.extract()?),
+        "compaction_threads" => options.compaction_threads(value.extract()?),
+        "manifest_bytes_max" => options.manifest_bytes_max(value.extract()?),
+        "open_files_max" => options.open_files_max(value.extract()?),
+        "leased_bytes_max" => options.leased_bytes_max(value.extract()?),
+        "log_retained_bytes" => options.log_retained_bytes(value.extract()?),
+        "log_retained_seconds" => options.log_retained_seconds(value.extract()?),
+        _ => return Err(unknown("a database", name)),
+    })
+}
+
+/// `options` of a partition with those that are named.
+pub fn partition_options(
+    mut options: PartitionOptions,
+    named: Named<'_, '_>,
+) -> Result<PartitionOptions> {
+    for (name, value) in named {
+        let name: String = name.extract()?;
+        options = match name.as_str() {
+            "logged" => options.logged(value.extract()?),
+            "compression" => options.compression(compression(&value)?),
+            "block_bytes" => options.block_bytes(value.extract()?),
+            "bloom_bits_per_key" => options.bloom_bits_per_key(value.extract()?),
+            "table_bytes" => options.table_bytes(value.extract()?),
+            "level0_tables" => options.level0_tables(value.extract()?),
+            "level_base_bytes" => options.level_base_bytes(value.extract()?),
+            "level_multiplier" => options.level_multiplier(value.extract()?),
+            "prefix_extractor" => options.prefix_extractor(prefix_extractor(&value)?),
+            "metahive" if value.extract()? => options.metahive(MetaHiveOptions::default()),
+            "metahive" => options.hooks(Hooks::new()),
+            "large_values" => options.large_values(large_values(&value)?),
+            "merge_operator" => options.merge_operator(merge_operator(&value)?),
+            "ttl" => {
+                let rule = ttl_rule(value.cast::<PyDict>().map_err(PyErr::from)?)?;
+                options.filter(Arc::new(TtlFilter::stored(&rule)))
+            }
+            _ => return Err(unknown("a partition", &name)),
+        };
+    }
+    Ok(options)
+}
+
+/// The stored options of a partition, by the names that set them.
+pub fn stored_options<'py>(
+    py: Python<'py>,
+    options: &PartitionOptions,
+) -> Result<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("logged", options.get_logged())?;
+    let compression = match options.get_compression() {
+        Compression::None => "none",
+        _ => "lz4",
+    };
+    dict.set_item("compression", compression)?;
+    dict.set_item("block_bytes", options.get_block_bytes())?;
+    dict.set_item("bloom_bits_per_key", options.get_bloom_bits_per_key())?;
+    dict.set_item("table_bytes", options.get_table_bytes())?;
+    dict.set_item("level0_tables", options.get_level0_tables())?;
+    dict.set_item("level_base_bytes", options.get_level_base_bytes())?;
+    dict.set_item("level_multiplier", options.get_level_multiplier())?;
+    match options.get_prefix_extractor() {
+        Some(PrefixExtractor::Fixed(len)) => dict.set_item("prefix_extractor", len)?,
+        Some(PrefixExtractor::Through(byte)) => {
+            dict.set_item("prefix_extractor", pyo3::types::PyBytes::new(py, &[byte]))?;
+        }
+        _ => dict.set_item("prefix_extractor", false)?,
+    }
+    Ok(dict)
+}
+
+fn compression(value: &Bound<'_, PyAny>) -> Result<Compression> {
+    match value.extract::<String>()?.as_str() {
+        "lz4" => Ok(Compression::Lz4),
+        "none" => Ok(Compression::None),
+        name => Err(invalid_argument(format!("compression is {name:?}, not \"lz4\" or \"none\""))),
+    }
+}
+
+fn prefix_extractor(value: &Bound<'_, PyAny>) -> Result<Option<PrefixExtractor>> {
+    // Before the number, because a truth value of Python is one.
+    if let Ok(truth) = value.cast::<PyBool>() {
+        return match truth.is_true() {
+            false => Ok(None),
+            true => Err(invalid_argument("prefix_extractor is a length, one byte, or False")),
+        };
+    }
+    if let Ok(len) = value.extract::<u16>() {
+        return Ok(Some(PrefixExtractor::Fixed(len)));
+    }
+    match value.extract::<Bytes<'_>>()?.as_ref() {
+        [byte] => Ok(Some(PrefixExtractor::Through(*byte))),
+        _ => Err(invalid_argument("prefix_extractor is a length, one byte, or False")),
+    }
+}
+
+fn merge_operator(value: &Bound<'_, PyAny>) -> Result<Arc<dyn MergeOperator>> {
+    let found = if value.is_instance_of::<PyString>() {
+        ready_made(&value.extract::<String>()?, &[])
+    } else {
+        let (name, params): (String, Bytes<'_>) = value.extract()?;
+        ready_made(&name, params.as_ref())
+    };
+    found.ok_or_else(|| invalid_argument(format!("there is no merge operator {value}")))
+}
+
+fn large_values(value: &Bound<'_, PyAny>) -> Result<LargeValueOptions> {
+    if let Ok(is_on) = value.cast::<PyBool>() {
+        return Ok(match is_on.is_true() {
+            true => LargeValueOptions::new(),
+            false => LargeValueOptions::off(),
+        });
+    }
+    let mut options = LargeValueOptions::new();
+    for (name, value) in value.cast::<PyDict>().map_err(PyErr::from)? {
+        let name: String = name.extract()?;
+        options = match name.as_str() {
+            "threshold_bytes" => options.threshold_bytes(value.extract()?),
+            "chunk_bytes" => options.chunk_bytes(value.extract()?),
+            "sub_block_bytes" => options.sub_block_bytes(value.extract()?),
+            "garbage_permille" => options.garbage_permille(value.extract()?),
+            "move_bytes_per_second" => options.move_bytes_per_second(value.extract()?),
+            "compression" => options.compression(compression(&value)?),
+            _ => return Err(unknown("large_values", &name)),
+        };
+    }
+    Ok(options)
+}
+
+fn ttl_rule(named: Named<'_, '_>) -> Result<TtlRule> {
+    let offset = match named.get_item("offset")? {
+        Some(offset) => offset.extract()?,
+        None => 0,
+    };
+    let place = named.get_item("place")?;
+    let place = place.ok_or_else(|| invalid_argument("ttl needs a place"))?.extract::<String>()?;
+    let mut rule = match place.as_str() {
+        "key" => TtlRule::in_key(offset),
+        "key_from_end" => TtlRule::in_key_from_end(offset),
+        "value" => TtlRule::in_value(offset),
+        "value_from_end" => TtlRule::in_value_from_end(offset),
+        _ => return Err(invalid_argument(format!("the place of ttl is {place:?}"))),
+    };
+    for (name, value) in named {
+        let name: String = name.extract()?;
+        rule = match name.as_str() {
+            "place" | "offset" => rule,
+            "width" => match value.extract()? {
+                4 => rule.width(TimeWidth::U32),
+                8 => rule.width(TimeWidth::U64),
+                width => return Err(invalid_argument(format!("width is {width}, not 4 or 8"))),
+            },
+            "little_endian" if value.extract()? => rule.little_endian(),
+            "little_endian" => rule,
+            "unit" => rule.unit(match value.extract::<String>()?.as_str() {
+                "seconds" => TimeUnit::Seconds,
+                "millis" => TimeUnit::Millis,
+                "micros" => TimeUnit::Micros,
+                "nanos" => TimeUnit::Nanos,
+                unit => return Err(invalid_argument(format!("the unit of ttl is {unit:?}"))),
+            }),
+            "time_to_live" => rule.time_to_live(seconds(value.extract()?)?),
+            "stays_at_most" => rule.stays_at_most(seconds(value.extract()?)?),
+            "reads_see_expired" => rule.reads_see_expired(value.extract()?),
+            _ => return Err(unknown("ttl", &name)),
+        };
+    }
+    Ok(rule)
+}
+
+/// A time of Python, in seconds.
+pub fn seconds(time: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(time)
+        .map_err(|error| invalid_argument(format!("{time} seconds: {error}")))
+}

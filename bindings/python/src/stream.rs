@@ -1,0 +1,181 @@
+//! Large values in parts: [`BlobSource`] reads, [`ValueWriter`] writes.
+//!
+//! `siltstone/_streams.py` makes a file of the standard library of a `BlobSource`.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use siltstone::large_values::{BlobReader, BlobWriter, PendingBlob};
+use siltstone::{Error, ErrorKind};
+
+use crate::bytes::Bytes;
+use crate::commit::{Commit, durability};
+use crate::error::{Result, lock};
+use crate::liveness::Liveness;
+
+fn closed(what: &str) -> Error {
+    Error::new(ErrorKind::Closed, format!("the {what} is closed"))
+}
+
+/// A value that is read by offset.
+#[pyclass(frozen, module = "siltstone")]
+pub struct BlobSource {
+    liveness: Liveness,
+    len: u64,
+    /// `None` once it is closed.
+    reader: Mutex<Option<Arc<BlobReader>>>,
+}
+
+impl BlobSource {
+    /// Of `reader`.
+    pub fn new(liveness: Liveness, reader: BlobReader) -> BlobSource {
+        BlobSource { liveness, len: reader.len(), reader: Mutex::new(Some(Arc::new(reader))) }
+    }
+
+    /// The file of Python over `blob`.
+    pub fn into_file(py: Python<'_>, blob: BlobSource) -> Result<Py<PyAny>> {
+        let class = py.import("siltstone._streams")?.getattr("ValueReader")?;
+        Ok(class.call1((blob,))?.unbind())
+    }
+
+    fn reader(&self) -> siltstone::Result<Arc<BlobReader>> {
+        lock(&self.reader).clone().ok_or_else(|| closed("value"))
+    }
+}
+
+#[pymethods]
+impl BlobSource {
+    /// The length of the value in bytes.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns up to `count` bytes from `offset` on.
+    fn read_at<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        count: usize,
+    ) -> Result<Bound<'py, PyBytes>> {
+        self.liveness.check_process()?;
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = count.min(left);
+        if count == 0 {
+            // Also after the end, where the engine has no range.
+            return Ok(PyBytes::new(py, b""));
+        }
+        let bytes = PyBytes::new_with(py, count, |bytes| {
+            // No other thread has the object yet, so it is filled while they run.
+            let read = py.detach(|| self.reader()?.read_exact_at(offset, bytes));
+            read.map_err(|error| crate::error::Failure::from(error).into())
+        });
+        Ok(bytes?)
+    }
+
+    /// Fills `buffer` with the bytes from `offset` on. They must exist.
+    fn read_into(&self, py: Python<'_>, offset: u64, buffer: PyBuffer<u8>) -> Result<()> {
+        self.liveness.check_process()?;
+        // Not into the buffer itself: other threads may use it while the engine reads.
+        let mut bytes = vec![0; buffer.len_bytes()];
+        py.detach(|| self.reader()?.read_exact_at(offset, &mut bytes))?;
+        Ok(buffer.copy_from_slice(py, &bytes)?)
+    }
+
+    /// Frees what the value holds.
+    fn close(&self, py: Python<'_>) {
+        if !self.liveness.is_of_parent() {
+            py.detach(|| drop(lock(&self.reader).take()));
+        }
+    }
+}
+
+/// A value that is written as a stream. It is in the database after the commit.
+#[pyclass(frozen, module = "siltstone")]
+pub struct ValueWriter {
+    liveness: Liveness,
+    /// `None` once it is committed, discarded or in a batch.
+    writer: Mutex<Option<BlobWriter>>,
+}
+
+impl ValueWriter {
+    /// Of `writer`.
+    pub fn new(liveness: Liveness, writer: BlobWriter) -> ValueWriter {
+        ValueWriter { liveness, writer: Mutex::new(Some(writer)) }
+    }
+
+    /// Ends the stream, for a batch.
+    pub fn finish(&self, py: Python<'_>) -> Result<PendingBlob> {
+        self.liveness.check_process()?;
+        Ok(py.detach(|| self.take()?.finish())?)
+    }
+
+    fn take(&self) -> siltstone::Result<BlobWriter> {
+        lock(&self.writer).take().ok_or_else(|| closed("stream"))
+    }
+}
+
+#[pymethods]
+impl ValueWriter {
+    /// Appends `data`; returns its length.
+    fn write(&self, py: Python<'_>, data: Bytes<'_>) -> Result<usize> {
+        self.liveness.check_process()?;
+        let data = data.as_ref();
+        py.detach(|| {
+            let mut writer = lock(&self.writer);
+            let writer = writer.as_mut().ok_or_else(|| closed("stream"))?;
+            writer.write_all(data).map_err(Error::from)
+        })?;
+        Ok(data.len())
+    }
+
+    /// The number of bytes that were written.
+    #[getter]
+    fn written(&self, py: Python<'_>) -> Result<u64> {
+        self.liveness.check_process()?;
+        let written = py.detach(|| lock(&self.writer).as_ref().map(BlobWriter::written));
+        Ok(written.ok_or_else(|| closed("stream"))?)
+    }
+
+    /// Commits the value.
+    #[pyo3(signature = (*, sync = false))]
+    fn commit(&self, py: Python<'_>, sync: bool) -> Result<Commit> {
+        self.liveness.check_process()?;
+        let commit = py.detach(|| self.take()?.commit(durability(sync)))?;
+        Ok(commit.into())
+    }
+
+    /// Discards the value.
+    fn discard(&self, py: Python<'_>) {
+        if !self.liveness.is_of_parent() {
+            py.detach(|| drop(lock(&self.writer).take()));
+        }
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<Py<PyAny>>,
+        _value: Option<Py<PyAny>>,
+        _traceback: Option<Py<PyAny>>,
+    ) -> Result<()> {
+        if kind.is_some() {
+            self.discard(py);
+            return Ok(());
+        }
+        self.liveness.check_process()?;
+        // A stream that the block has committed or discarded itself is done.
+        py.detach(|| {
+            let writer = lock(&self.writer).take();
+            writer.map(|writer| writer.commit(durability(false))).transpose()
+        })?;
+        Ok(())
+    }
+}
