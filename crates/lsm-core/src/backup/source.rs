@@ -242,11 +242,14 @@ fn chunks(
         let Some(id) = ChunkId::of_name(&entry.name) else { continue };
         let name = FileName::new(FileKind::Chunk, id.number, id.epoch);
         let fixed = named.remove(&id).unwrap_or(0);
-        if entry.len < fixed {
+        let path = dir.join(entry.name);
+        // Not the length of the listing: that of an encrypted file is larger than what is read of it.
+        let len = fs.open_read(&path)?.len()?;
+        if len < fixed {
             let what = "a chunk file is shorter than the values that tables name";
-            return Err(Error::corruption(dir.join(entry.name), entry.len, what));
+            return Err(Error::corruption(path, len, what));
         }
-        files.push(SourceFile { name, fixed, hash: None, rest: entry.len - fixed });
+        files.push(SourceFile { name, fixed, hash: None, rest: len - fixed });
     }
     match named.keys().next() {
         None => Ok(files),

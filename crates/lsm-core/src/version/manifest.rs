@@ -52,7 +52,7 @@ use super::edit::VersionEdit;
 use crate::codec::{Malformed, Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, File, Fs};
+use crate::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs};
 use crate::types::{DbId, Epoch, FileNo};
 
 /// The first bytes of a manifest.
@@ -295,6 +295,10 @@ pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> 
     let Ok((header, needs, checksum)) = Header::decode(bytes) else {
         return Err(Error::corruption(path, 0, "a manifest is shorter than its header"));
     };
+    if bytes.starts_with(&ENCRYPTED_MAGIC) {
+        let message = format!("{} is encrypted, and was opened without keys", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
     if !bytes.starts_with(&MAGIC) {
         return Err(Error::corruption(path, 0, "the file is not a manifest"));
     }

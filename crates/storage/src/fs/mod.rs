@@ -73,6 +73,10 @@ pub use words::{MapMode, SharedWords};
 
 pub use uncached::Uncached;
 
+/// The first bytes of a file that the file system of the crate `encryption` wrote. Other file systems see them when
+/// an encrypted database is opened without its keys.
+pub const ENCRYPTED_MAGIC: [u8; 8] = *b"SILTCRYP";
+
 /// The treatment of the name by [`Fs::open_append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendMode {
@@ -87,7 +91,8 @@ pub enum AppendMode {
 pub struct DirEntry {
     /// The file's name without its folder.
     pub name: String,
-    /// Its length in bytes.
+    /// Its length on the medium, in bytes. A file system that stores more than it was given, as one that encrypts does,
+    /// returns a smaller [`File::len`].
     pub len: u64,
 }
 
