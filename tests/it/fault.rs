@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
             .map_err(context("closing and opening after healing"))?;
         self.check_seen(&observe(self.simulation.db())?)?;
         check_sound(self.simulation.db())?;
-        check_files(&self.simulation.mem)
+        check_files(self.variant, &self.simulation.mem)
     }
 
     /// Readers continue, writers get the error, and a cut leaves what was durable.
@@ -352,5 +352,5 @@ fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
     }
     run.simulation.act(&ScriptStep::Reopen).map_err(context("close and open"))?;
     run.check_seen(&observe(run.simulation.db())?)?;
-    check_files(&run.simulation.mem)
+    check_files(variant, &run.simulation.mem)
 }

@@ -21,6 +21,7 @@ mod crash;
 mod delete_range;
 mod disk;
 mod durable;
+mod encrypted;
 mod exchange;
 mod facade;
 mod fault;

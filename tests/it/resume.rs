@@ -119,7 +119,7 @@ fn check_resumed(
     if observe(simulation.db())?.logged != simulation.record().visible() {
         return Err("the next open lost something".to_owned());
     }
-    check_files(&simulation.mem)
+    check_files(variant, &simulation.mem)
 }
 
 fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String> + Sync) {

@@ -6,8 +6,9 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     "src/",
+    "crates/encryption/src/",
     "crates/lsm-core/src/",
     "crates/metahive/src/",
     "crates/largeval/src/",

@@ -15,6 +15,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use encryption::EncryptedFs;
 use lsm_core::fs::{FaultFs, Fs, MemFs};
 use siltstone::{Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
 use testkit::Rng;
@@ -30,14 +31,22 @@ pub const DIR: &str = "/db";
 
 /// Opens the store of a variant.
 pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
-    stepped(fs, DIR, salt).options(variant.options.clone()).open()
+    stepped(over(variant, fs), DIR, salt).options(variant.options.clone()).open()
 }
 
 /// Opens a store of the variant without writing. Its write buffers are a few KiB: one batch, or the
 /// log of a flush that a cut undid, needs more memory than they allow.
 pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
     let options = variant.options.clone().write_buffer_bytes(1 << 20);
-    stepped(fs, DIR, 1).options(options).read_only(true).open()
+    stepped(over(variant, fs), DIR, 1).options(options).read_only(true).open()
+}
+
+/// The file system that the store of a variant uses: `fs`, or an encrypted one over it.
+pub fn over(variant: &Variant, fs: Arc<dyn Fs>) -> Arc<dyn Fs> {
+    match &variant.keys {
+        Some(keys) => Arc::new(EncryptedFs::new(fs, Arc::new(keys.clone()))),
+        None => fs,
+    }
 }
 
 /// The acknowledged writes, and the one in flight.

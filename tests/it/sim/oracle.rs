@@ -18,7 +18,7 @@ use siltstone::{Db, Durability, SeqNo, VerifyOptions};
 use testkit::model::{Contents, Model, State, Step};
 
 use super::script::{UNLOGGED, Variant};
-use super::{DIR, RecordPosition, WriteRecord, context, open, open_read_only};
+use super::{DIR, RecordPosition, WriteRecord, context, open, open_read_only, over};
 use crate::store::{Content, follow_change};
 
 /// The contents of a store.
@@ -212,11 +212,12 @@ pub fn check_sound(db: &Db) -> Result<(), String> {
 }
 
 /// The manifest names every file in the folder, and each of those is there.
-pub fn check_files(mem: &MemFs) -> Result<(), String> {
+pub fn check_files(variant: &Variant, mem: &MemFs) -> Result<(), String> {
     let entries = mem.list(Path::new(DIR), "").map_err(context("list"))?;
     let mut found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
     let names: Vec<FileName> = found.iter().filter_map(|name| FileName::parse(name)).collect();
-    let recovered = recover(mem, Path::new(DIR), &names).map_err(context("recover"))?;
+    let fs = over(variant, Arc::new(mem.clone()));
+    let recovered = recover(&*fs, Path::new(DIR), &names).map_err(context("recover"))?;
     let recovered = recovered.ok_or("there is no manifest")?;
     let version = &recovered.version;
     // No edit names the cursor. A cursor of another epoch would be an unneeded file.
@@ -282,7 +283,7 @@ pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), S
     let db = open(variant, Arc::new(mem.clone()), salt).map_err(context("open"))?;
     let seen = observe(&db)?;
     check_feed(variant, &db, &seen)?;
-    check_files(mem)?;
+    check_files(variant, mem)?;
     Ok((db, seen))
 }
 
@@ -317,7 +318,7 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
     if settle {
         db.flush().map_err(context("flush after the cut"))?;
         db.wait_idle().map_err(context("background work after the cut"))?;
-        check_files(mem)?;
+        check_files(variant, mem)?;
     }
     if observe(&db)? != expected {
         return Err("the store lost something while it went on".to_owned());
@@ -325,7 +326,7 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
     check_feed(variant, &db, &expected)?;
     check_sound(&db)?;
     db.close().map_err(context("close after the cut"))?;
-    check_files(mem)?;
+    check_files(variant, mem)?;
     let (_db, again) = reopen(variant, mem, 2).map_err(|what| format!("second time: {what}"))?;
     if again != expected {
         return Err("the store lost something when it was opened again".to_owned());

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use encryption::{EncryptionKey, KeyId, KeyRing};
 use siltstone::operators::AppendOperator;
 use siltstone::{Options, PartitionOptions};
 use testkit::Rng;
@@ -78,12 +79,22 @@ pub struct Variant {
     pub has_unlogged: bool,
     /// A failed sync or a limit may take a part of the log that is kept.
     pub may_lose_log: bool,
+    /// Every file is encrypted by these.
+    pub keys: Option<KeyRing>,
     weights: Weights,
     /// Largest value in bytes, and one in how many is as large as three segments.
     value_bytes: u64,
     huge: u64,
     /// Keys that only grow, so that tables do not overlap.
     is_ascending: bool,
+}
+
+impl Variant {
+    /// The same on an encrypted store.
+    pub fn encrypted(&self) -> Variant {
+        let id = KeyId::new("simulated").expect("it has letters only");
+        Variant { keys: Some(KeyRing::new(id, EncryptionKey::new([1; 32]))), ..self.clone() }
+    }
 }
 
 /// All variants.
@@ -107,6 +118,7 @@ pub fn variants() -> Vec<Variant> {
         partition_options,
         has_unlogged: false,
         may_lose_log: false,
+        keys: None,
         weights: Weights { put: 20, delete: 3, step: 2, wait: 1, ..Weights::default() },
         value_bytes: 60,
         huge: 0,
