@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use pyo3::prelude::*;
-use siltstone::{Durability, SeqNo};
+use siltstone::{Durability, Epoch, SeqNo};
 
 use crate::error::{Result, invalid_argument};
 
@@ -41,6 +41,13 @@ impl Commit {
 impl From<siltstone::Commit> for Commit {
     fn from(commit: siltstone::Commit) -> Commit {
         Commit { seq: commit.seq.get(), epoch: commit.epoch.0 }
+    }
+}
+
+impl Commit {
+    /// The commit as the engine has it.
+    pub fn token(&self) -> Result<siltstone::Commit> {
+        Ok(siltstone::Commit { seq: seq_no(self.seq)?, epoch: Epoch(self.epoch) })
     }
 }
 

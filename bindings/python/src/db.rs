@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use siltstone::{TransactOptions, VerifyOptions};
+use siltstone::{Builder, TransactOptions, VerifyOptions};
 
 use crate::batch::Batch;
+use crate::bytes::Bytes;
+use crate::changes::Changes;
 use crate::commit::{durability, seq_no};
 use crate::error::Result;
 use crate::liveness::Liveness;
@@ -32,11 +34,16 @@ pub fn open(py: Python<'_>, path: PathBuf, options: Option<&Bound<'_, PyDict>>) 
     if let Some(options) = options {
         builder = open_options(builder, options)?;
     }
-    let inner = py.detach(|| builder.open())?;
-    Ok(Db { inner, liveness: Liveness::new(), path })
+    Db::open(py, builder, path)
 }
 
 impl Db {
+    /// Opens what `builder` describes.
+    pub fn open(py: Python<'_>, builder: Builder, path: PathBuf) -> Result<Db> {
+        let inner = py.detach(|| builder.open())?;
+        Ok(Db { inner, liveness: Liveness::new(), path })
+    }
+
     /// The handle of Python for `inner`.
     fn partition_of(&self, inner: siltstone::Partition) -> Partition {
         Partition { db: self.inner.clone(), inner, liveness: self.liveness.clone() }
@@ -154,6 +161,20 @@ impl Db {
     fn wait_durable(&self, py: Python<'_>, seq: u64) -> Result<()> {
         let seq = seq_no(seq)?;
         Ok(py.detach(|| self.inner.wait_durable(seq))?)
+    }
+
+    /// Follows the changes after a token.
+    #[pyo3(signature = (from_seq = 0, *, partition = None, prefix = None))]
+    fn changes(
+        &self,
+        py: Python<'_>,
+        from_seq: u64,
+        partition: Option<&str>,
+        prefix: Option<Bytes<'_>>,
+    ) -> Result<Changes> {
+        let from = seq_no(from_seq)?;
+        let changes = py.detach(|| self.inner.changes(from))?;
+        Ok(Changes::new(self.liveness.clone(), changes, partition, prefix))
     }
 
     /// Whether another process has taken the database over.

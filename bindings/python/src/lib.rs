@@ -11,8 +11,10 @@
 //! 3. The classes are frozen, and hold no object of Python: two threads may use one, and the garbage collector
 //!    needs no help.
 
+mod backup;
 mod batch;
 mod bytes;
+mod changes;
 mod commit;
 mod db;
 mod error;
@@ -21,6 +23,7 @@ mod liveness;
 mod options;
 mod partition;
 mod report;
+mod secondary;
 mod snapshot;
 mod stream;
 mod transaction;
@@ -31,12 +34,20 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _siltstone(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(db::open, module)?)?;
+    module.add_function(wrap_pyfunction!(secondary::open_secondary, module)?)?;
+    module.add_class::<backup::BackupEngine>()?;
     module.add_class::<batch::Batch>()?;
+    module.add_class::<changes::Change>()?;
+    module.add_class::<changes::Changes>()?;
+    module.add_class::<changes::FeedItem>()?;
     module.add_class::<commit::Commit>()?;
     module.add_class::<db::Db>()?;
     module.add_class::<iterator::EntryIterator>()?;
     module.add_class::<partition::Partition>()?;
     module.add_class::<partition::Updated>()?;
+    module.add_class::<secondary::Reading>()?;
+    module.add_class::<secondary::Secondary>()?;
+    module.add_class::<secondary::SecondaryPartition>()?;
     module.add_class::<snapshot::Snapshot>()?;
     module.add_class::<stream::BlobSource>()?;
     module.add_class::<stream::ValueWriter>()?;

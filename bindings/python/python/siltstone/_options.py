@@ -13,19 +13,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class OpenOptions(TypedDict, total=False):
-    """Options of one open. They are not stored."""
+class EngineOptions(TypedDict, total=False):
+    """Options of one open of a database or a secondary. They are not stored."""
 
-    #: Make the folder and the database if they do not exist. Default: True.
-    create_if_missing: bool
-    #: Refuse a folder that has a database. Default: False.
-    error_if_exists: bool
-    #: Write nothing, and start no background thread. Default: False.
-    read_only: bool
-    #: Read the committed state while another process writes. Default: False.
-    beside_writer: bool
-    #: Take the database over from a process of this machine that has it open. Default: False.
-    take_over: bool
     #: Size of the block cache. Default: a quarter of the memory of the machine, at most 1 GiB.
     cache_bytes: int
     #: Memory for the memtables. Default: 64 MiB.
@@ -56,6 +46,21 @@ class OpenOptions(TypedDict, total=False):
     log_retained_bytes: int
     #: Time for which these bytes stay. Default: no limit.
     log_retained_seconds: int
+
+
+class OpenOptions(EngineOptions, total=False):
+    """Options of one open of a database. They are not stored."""
+
+    #: Make the folder and the database if they do not exist. Default: True.
+    create_if_missing: bool
+    #: Refuse a folder that has a database. Default: False.
+    error_if_exists: bool
+    #: Write nothing, and start no background thread. Default: False.
+    read_only: bool
+    #: Read the committed state while another process writes. Default: False.
+    beside_writer: bool
+    #: Take the database over from a process of this machine that has it open. Default: False.
+    take_over: bool
 
 
 class LargeValueOptions(TypedDict, total=False):
@@ -128,3 +133,42 @@ class PartitionOptions(TypedDict, total=False):
     merge_operator: str | tuple[str, Buffer]
     #: When entries expire. Default: never.
     ttl: TtlRule
+
+
+class Bounds(TypedDict, total=False):
+    """How old a read of a secondary may be."""
+
+    #: The operations of the primary since then.
+    operations: int
+    #: The seconds since then.
+    age: float
+
+
+class Lag(TypedDict):
+    """How far a partition of a secondary is from its primary."""
+
+    #: The operations of the primary since the newest visible one.
+    operations: int | None
+    #: The bytes of the log that are missing.
+    bytes: int | None
+    #: The seconds since the last catch-up that found the partition complete.
+    age: float | None
+
+
+class BackupInfo(TypedDict):
+    """A backup of a ``BackupEngine``."""
+
+    #: Its number.
+    backup_id: int
+    #: The seconds since 1970 at which it was made.
+    timestamp: int
+    #: The sequence number of its last commit.
+    seq: int
+    #: The bytes of all its files.
+    size: int
+    #: The bytes that it added to the folder.
+    new_bytes: int
+    #: The number of its files.
+    number_files: int
+    #: The partitions without a log, which are as of their last flush.
+    unlogged: list[str]

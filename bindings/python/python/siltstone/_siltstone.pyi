@@ -7,26 +7,34 @@ waits until the device has the write; without it a write survives a killed proce
 
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Generic, Protocol, TypeVar, final, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, Unpack
 
-from ._options import OpenOptions, PartitionOptions
+from ._options import BackupInfo, Bounds, EngineOptions, Lag, OpenOptions, PartitionOptions
 from ._streams import ValueReader
 
 __all__ = [
+    "BackupEngine",
     "Batch",
     "BlobSource",
+    "Change",
+    "Changes",
     "Commit",
     "Db",
     "EntryIterator",
+    "FeedItem",
     "Partition",
+    "Reading",
+    "Secondary",
+    "SecondaryPartition",
     "Snapshot",
     "Transaction",
     "Updated",
     "Value",
     "ValueWriter",
     "open",
+    "open_secondary",
 ]
 
 _T = TypeVar("_T")
@@ -39,6 +47,20 @@ def open(path: str | PathLike[str], **options: Unpack[OpenOptions]) -> Db:
     """Open the database in the folder ``path``, and make it if it does not exist.
 
     Raises ``Locked`` if another process has it open, and ``Corruption`` if the manifest or the log is damaged.
+    """
+
+def open_secondary(
+    path: str | PathLike[str],
+    *,
+    lease: bool = True,
+    tables_only: bool = False,
+    memtable_bytes_max: int | None = None,
+    **options: Unpack[EngineOptions],
+) -> Secondary:
+    """Open a read-only instance that follows the database in ``path``, which another process writes.
+
+    ``lease`` keeps the writer from deleting the files that the secondary reads. ``tables_only`` follows no log: a
+    partition is then as of its last flush. ``memtable_bytes_max`` bounds the memory for the part of the log.
     """
 
 @final
@@ -95,6 +117,12 @@ class Db:
 
     def wait_durable(self, seq: int) -> None:
         """Wait until the commit ``seq`` is on the device."""
+
+    def changes(
+        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+    ) -> Changes:
+        """Return the commits after ``from_seq`` in their order, as far as they are durable: all, those of one partition,
+        or those of keys with a prefix."""
 
     @property
     def is_fenced(self) -> bool:
@@ -476,6 +504,252 @@ class Snapshot:
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Secondary:
+    """A read-only instance of a database that another process writes. As a context manager it is closed at the end
+    of the block."""
+
+    def partition(self, name: str) -> SecondaryPartition:
+        """Open the partition ``name``."""
+
+    def partition_names(self) -> list[str]:
+        """Return the names of all partitions, as far as the secondary knows them."""
+
+    def sync(self, to: Literal["latest", "durable"] | Commit | None = None) -> Commit:
+        """Catch up: with all that is committed, with what is durable, or to a token. Return what is visible now."""
+
+    def wait_for(self, token: Commit, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds until ``token`` is visible. Raises ``Behind``."""
+
+    def has_live_primary(self) -> bool:
+        """Return whether a process of this machine writes the database."""
+
+    def memtable_bytes(self) -> int:
+        """Return the memory that the part of the log takes."""
+
+    def verify(self, *, bytes_per_second: int = 0) -> dict[str, Any]:
+        """Read every file, as ``Db.verify`` does."""
+
+    def changes(
+        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+    ) -> Changes:
+        """Return the commits after ``from_seq`` in their order, as far as they are durable: all, those of one partition,
+        or those of keys with a prefix."""
+
+    def promote(self, **options: Unpack[OpenOptions]) -> Db:
+        """Take the database over from its writer, which is fenced, and open it for writing."""
+
+    def close(self) -> None:
+        """End the secondary. Its files are free when no partition and reading of it is referenced any more."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+_Level = Literal["strong", "prefix", "eventual"] | Commit | Bounds
+
+@final
+class SecondaryPartition:
+    """A partition of a secondary.
+
+    A read has a level: ``"eventual"`` (the default), ``"prefix"``, ``"strong"``, a token of a commit that it must show, or
+    bounds such as ``{"operations": 100, "age": 0.5}``. It catches up for that, up to ``wait`` seconds, and raises
+    ``Behind`` then; ``weaker`` returns what there is. docs/secondary.md describes the levels.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @overload
+    def get(
+        self,
+        key: Buffer,
+        default: None = None,
+        *,
+        level: _Level | None = None,
+        wait: float = 1.0,
+        weaker: bool = False,
+    ) -> bytes | None: ...
+    @overload
+    def get(
+        self,
+        key: Buffer,
+        default: _T,
+        *,
+        level: _Level | None = None,
+        wait: float = 1.0,
+        weaker: bool = False,
+    ) -> bytes | _T:
+        """Return the value of ``key``, or ``default``."""
+
+    def read(
+        self, level: _Level | None = None, *, wait: float = 1.0, weaker: bool = False
+    ) -> Reading:
+        """Return a state of the partition, for any number of reads."""
+
+    def sync(self, to: Literal["latest", "durable"] | Commit | None = None) -> Commit:
+        """Catch this partition up, as ``Secondary.sync`` does with all of them."""
+
+    def follow(self, follow: Literal["on_demand", "eager"] | float) -> None:
+        """Catch up in the background: not at all, as soon as there is news, or each so many seconds."""
+
+    def wait_for_news(self, seen: Commit, timeout: float) -> Commit | None:
+        """Wait up to ``timeout`` seconds for a state that is newer than ``seen``; return it, or None."""
+
+    def lag(self) -> Lag:
+        """Return how far the partition is from its primary, as far as that is known."""
+
+@final
+class Reading:
+    """One state of a partition of a secondary."""
+
+    @property
+    def as_of(self) -> Commit:
+        """The last commit that it shows."""
+
+    @overload
+    def get(self, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    def get(self, key: Buffer, default: _T) -> bytes | _T:
+        """Return the value of ``key``, or ``default``."""
+
+    def get_ref(self, key: Buffer) -> memoryview | None:
+        """Return the value of ``key`` as a memoryview, as ``Partition.get_ref`` does."""
+
+    def multi_get(self, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order and of one moment."""
+
+    def contains(self, key: Buffer) -> bool:
+        """Return whether ``key`` exists."""
+
+    def scan(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[tuple[bytes, bytes]]:
+        """Walk over keys and values: those from ``start`` on and before ``stop``, or all that begin with
+        ``prefix``. It shows this state."""
+
+    def keys(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over keys, as ``scan`` does. Reads no large value."""
+
+    def values(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> EntryIterator[bytes]:
+        """Walk over values, as ``scan`` does."""
+
+    def open_value(self, key: Buffer) -> ValueReader | None:
+        """Open the value of ``key`` as a file."""
+
+@final
+class Changes:
+    """The commits of a database in their order. A loop over it ends where no more commits are durable; a later loop
+    goes on from there."""
+
+    @property
+    def token(self) -> int:
+        """The ``from_seq`` with which another feed goes on."""
+
+    def try_next(self) -> FeedItem | None:
+        """Return the next item, or None if no more is durable now. Raises ``TooOld`` if the log does not reach back."""
+
+    def wait_next(self, timeout: float) -> FeedItem | None:
+        """Return the next item; wait up to ``timeout`` seconds for it."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> FeedItem: ...
+
+@final
+class FeedItem:
+    """A commit, numbers that the log lacks (ingested tables, partitions without a log), or a dropped partition."""
+
+    @property
+    def kind(self) -> str:
+        """``commit``, ``unlogged`` or ``dropped``."""
+
+    @property
+    def first_seq(self) -> int | None:
+        """The first sequence number."""
+
+    @property
+    def seq(self) -> int | None:
+        """The last sequence number."""
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of a commit, in their order."""
+
+    @property
+    def partition(self) -> str | None:
+        """The name of a dropped partition."""
+
+@final
+class Change:
+    """One change of a commit."""
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition."""
+
+    @property
+    def kind(self) -> str:
+        """``put``, ``merge``, ``delete``, ``delete_range``, ``clear`` or ``damaged``."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key, or the first key of a range."""
+
+    @property
+    def stop(self) -> bytes | None:
+        """The key before which a range ends; None if it has no end."""
+
+    def value(self) -> bytes | None:
+        """Return the value of a put, or the operand of a merge. A large value is read now; None if it is gone."""
+
+@final
+class BackupEngine:
+    """A folder of backups that share what is the same; see docs/backup.md."""
+
+    def __new__(cls, dir: str | PathLike[str], *, bytes_per_second: int = 0) -> Self: ...
+    def create_backup(self, db: Db) -> BackupInfo:
+        """Make a backup of an open database."""
+
+    def create_backup_of(self, path: str | PathLike[str]) -> BackupInfo:
+        """Make a backup of the database in ``path``, which another process may write."""
+
+    def info(self) -> list[BackupInfo]:
+        """Return the backups, oldest first."""
+
+    def verify(self, backup_id: int | None = None) -> bool:
+        """Return whether each file of the backup, or of all backups, has its checksums."""
+
+    def restore(self, backup_id: int, into: str | PathLike[str]) -> BackupInfo:
+        """Make a database of a backup in an empty folder."""
+
+    def restore_latest(self, into: str | PathLike[str]) -> BackupInfo:
+        """Make a database of the newest backup in an empty folder."""
+
+    def purge_old(self, keep: int) -> list[int]:
+        """Delete all backups but the newest ``keep``; return their numbers."""
+
+    def delete(self, backup_id: int) -> list[int]:
+        """Delete a backup; return its number."""
 
 @final
 class EntryIterator(Generic[_T_co]):
