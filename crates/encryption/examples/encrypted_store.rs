@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
+use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyProvider, KeyRing};
 use siltstone::fs::OsFs;
 use siltstone::secondary::Level;
 use siltstone::{Db, Durability, Result};
@@ -27,22 +27,28 @@ fn main() -> Result<()> {
     // Another process that has the keys follows it.
     let secondary = Db::secondary_builder(&path).fs(fs.clone()).open()?;
     let seen = secondary.partition("patients")?.at(Level::Strong)?.get("jane")?;
-    println!("a secondary with the keys reads {} bytes", seen.map_or(0, |value| value.len()));
+    assert_eq!(seen.as_deref(), Some(&b"diagnosis: none"[..]));
     drop(secondary);
 
-    // Files that are made from here on belong to the new key. The old one is needed for older files.
+    // Files that are made from here on belong to the new key. Then the older ones get it, too.
+    let old = keys.current()?;
     keys.rotate_to(KeyId::new("2026-12")?, EncryptionKey::random()?);
     patients.put("john", "diagnosis: none")?;
     db.flush()?;
+    let summary = fs.rewrap_dir(&path)?;
+    println!("{} files have the new key now, {} had it", summary.rewrapped, summary.unchanged);
+    assert!(summary.rewrapped > 0 && keys.remove(&old));
     db.close()?;
 
-    println!("{} files show the plain text", plain_files(&path));
-    match Db::open(&path) {
-        Ok(_) => println!("it opens without keys"),
-        Err(error) => println!("without keys: {:?}", error.kind()),
-    }
+    let plain = plain_files(&path);
+    println!("{plain} files show the plain text");
+    assert_eq!(plain, 0);
+    let refused = Db::open(&path).err().map(|error| error.to_string()).unwrap_or_default();
+    println!("without keys: {refused}");
+    assert!(refused.contains("is encrypted, and was opened without keys"));
     let db = Db::builder(&path).fs(fs).open()?;
-    println!("with both keys: {} patients", db.partition("patients")?.iter().count());
+    assert_eq!(db.partition("patients")?.iter().count(), 2);
+    println!("with the new key both patients are there");
     db.close()
 }
 

@@ -98,16 +98,24 @@ pub(crate) fn seal_new(
     keys: &dyn KeyProvider,
     data_key: &EncryptionKey,
 ) -> Result<[u8; HEADER_BYTES]> {
-    let id = keys.current()?;
-    let Some(key) = keys.key(&id)? else {
-        let message = format!("the current key {id} is not among the keys");
-        return Err(Error::new(ErrorKind::InvalidArgument, message));
-    };
+    let (id, key) = current_key(keys)?;
     let place = seal(&id, &key, data_key)?;
     let mut header = [0; HEADER_BYTES];
     header[..PLACE_BYTES].copy_from_slice(&place);
     header[PLACE_BYTES..].copy_from_slice(&place);
     Ok(header)
+}
+
+/// The key that wraps new files.
+pub(crate) fn current_key(keys: &dyn KeyProvider) -> Result<(KeyId, EncryptionKey)> {
+    let id = keys.current()?;
+    match keys.key(&id)? {
+        Some(key) => Ok((id, key)),
+        None => {
+            let message = format!("the current key {id} is not among the keys");
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        }
+    }
 }
 
 fn wrapping(key: &EncryptionKey) -> XChaCha20Poly1305 {
@@ -153,7 +161,7 @@ pub(crate) enum ReadHeader {
     /// Nothing was written yet: there are only zeros, as in a file whose space is reserved.
     Nothing,
     /// The data key.
-    EncryptionKey(EncryptionKey),
+    DataKey(EncryptionKey),
     /// Neither place is whole.
     Damaged,
 }
@@ -171,7 +179,7 @@ pub(crate) fn open(front: &[u8], keys: &dyn KeyProvider, path: &Path) -> Result<
     for place in front.chunks(PLACE_BYTES) {
         let Some(place) = SealedPlace::read(place) else { continue };
         match open_place(&place, keys, path)? {
-            Ok(data_key) => return Ok(ReadHeader::EncryptionKey(data_key)),
+            Ok(data_key) => return Ok(ReadHeader::DataKey(data_key)),
             Err(error) => refused = Some(error),
         }
     }
@@ -229,7 +237,7 @@ mod tests {
     fn opened(front: &[u8]) -> Result<Option<[u8; 32]>> {
         match open(front, &ring(), Path::new("/db/file"))? {
             ReadHeader::Nothing => Ok(None),
-            ReadHeader::EncryptionKey(key) => Ok(Some(*key.as_bytes())),
+            ReadHeader::DataKey(key) => Ok(Some(*key.as_bytes())),
             ReadHeader::Damaged => Ok(Some(DAMAGED)),
         }
     }

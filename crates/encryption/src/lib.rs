@@ -16,8 +16,10 @@ mod header;
 mod keys;
 mod pages;
 mod record;
+mod rewrap;
 #[cfg(test)]
 mod tests;
 
 pub use fs::EncryptedFs;
 pub use keys::{EncryptionKey, KEY_BYTES, KEY_ID_BYTES_MAX, KeyId, KeyProvider, KeyRing};
+pub use rewrap::{FileKeys, RewrapSummary};

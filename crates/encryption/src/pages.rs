@@ -144,7 +144,7 @@ impl Pages {
         let mut front = [0; HEADER_BYTES];
         let got = self.inner.read_at(0, &mut front)?;
         match header::open(&front[..got], &*self.keys, &self.path)? {
-            ReadHeader::EncryptionKey(data_key) => Ok(FileHeader::Open(self.begin(&data_key))),
+            ReadHeader::DataKey(data_key) => Ok(FileHeader::Open(self.begin(&data_key))),
             // Not kept: another handle may begin the file.
             ReadHeader::Nothing => Ok(FileHeader::Nothing),
             ReadHeader::Damaged if self.is_lenient => Ok(FileHeader::Damaged),

@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 pub use appended_file::AppendedFile;
 pub use copying::{Placed, copy, link_or_copy};
@@ -328,6 +328,18 @@ pub trait File: Send + Sync + 'static {
     /// has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
     fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
         None
+    }
+
+    /// Writes `bytes` over those at `offset`, which exist. Only for bytes that the file has twice: a crash
+    /// may tear them, and other readers may see a part. The place of the next append does not change.
+    ///
+    /// # Errors
+    /// Those of the medium. [`ErrorKind::Unsupported`], by default, if it cannot do so.
+    ///
+    /// [`ErrorKind::Unsupported`]: crate::error::ErrorKind::Unsupported
+    fn overwrite(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        let message = "this file system writes no bytes over others";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Frees the space of a range; it reads as zeros from then on.

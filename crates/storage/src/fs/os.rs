@@ -348,6 +348,12 @@ impl File for OsFile {
         sys::map_read(&self.file, offset, len)
     }
 
+    fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.process.check()?;
+        write_all(bytes, offset, |part, at| sys::write_at(&self.file, part, at))
+            .map_err(|e| self.failed("write over a part of", e))
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.process.check()?;
         if len == 0 {

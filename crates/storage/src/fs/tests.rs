@@ -233,6 +233,21 @@ fn an_open_file_outlives_its_name() {
 }
 
 #[test]
+fn bytes_are_written_over_others_where_they_are() {
+    on_each(|fs, dir| {
+        let path = dir.join("a");
+        let file = create(fs, &path, b"abcdef");
+        file.overwrite(1, b"XY").unwrap();
+        file.append(b"g").unwrap();
+        assert_eq!(read_all(&file), b"aXYdefg");
+        let other = fs.open_append(&path, AppendMode::Existing).unwrap();
+        other.overwrite(6, b"G").unwrap();
+        other.append(b"h").unwrap();
+        assert_eq!(load(fs, &path), b"aXYdefGh");
+    });
+}
+
+#[test]
 fn preallocation_does_not_move_the_append() {
     on_each(|fs, dir| {
         let path = dir.join("a");

@@ -419,6 +419,11 @@ impl File for FaultFile {
         }
     }
 
+    fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(OpKind::Overwrite, "write over a part of", bytes.len() as u64)?;
+        self.inner().overwrite(offset, bytes)
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.check(OpKind::Punch, "punch a hole in", len)?;
         self.inner().punch(offset, len)

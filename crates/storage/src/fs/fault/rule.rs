@@ -52,6 +52,8 @@ pub enum OpKind {
     Preallocate,
     /// [`File::map_appends`] and [`File::map`]. Broken, they do nothing, and bytes are written or read.
     Map,
+    /// [`File::overwrite`].
+    Overwrite,
     /// [`File::punch`].
     Punch,
     /// [`Fs::free_bytes`].
@@ -62,7 +64,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, for tests that count their coverage.
-    pub const ALL: [OpKind; 22] = [
+    pub const ALL: [OpKind; 23] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -82,6 +84,7 @@ impl OpKind {
         OpKind::Len,
         OpKind::Preallocate,
         OpKind::Map,
+        OpKind::Overwrite,
         OpKind::Punch,
         OpKind::FreeBytes,
         OpKind::MapWords,

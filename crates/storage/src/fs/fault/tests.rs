@@ -54,6 +54,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Read, file.read_at_uncached(0, &mut [0; 2]).map(drop)),
         (OpKind::Preallocate, file.preallocate(100)),
         (OpKind::Map, refused_unless(file.map_appends())),
+        (OpKind::Overwrite, file.overwrite(0, b"1")),
         (OpKind::Punch, file.punch(0, 2)),
         (OpKind::Sync, file.sync()),
         (OpKind::BeginSync, begun(fs, &*file)),

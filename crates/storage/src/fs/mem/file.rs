@@ -141,6 +141,16 @@ impl File for MemFile {
         (read == len).then(|| Arc::new(bytes) as MappedBytes)
     }
 
+    fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable("write over a part of")?;
+        let mut state = self.shared.state.write();
+        let seq = state.next_seq();
+        let bytes: Arc<[u8]> = Arc::from(bytes);
+        let change = ContentChange::Write { offset, bytes, is_stored: false };
+        self.cell.edit(|inode| inode.change(seq, change));
+        Ok(())
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.check_writable("punch a hole in")?;
         let mut state = self.shared.state.write();
