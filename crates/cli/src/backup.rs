@@ -2,14 +2,15 @@
 //!
 //! Invariant: the exit code of `backup verify` is 0 only if nothing that was read is damaged.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use siltstone::ErrorKind;
 use siltstone::backup::{BackupEngine, BackupInfo, PurgeSummary};
-use siltstone::{Db, ErrorKind};
 
 use crate::bucket::needs_folder;
 use crate::engine::Existing;
+use crate::files::{builder, files};
 use crate::output::{Failure, Output};
 use crate::parts;
 
@@ -113,15 +114,20 @@ pub(crate) fn run(command: &BackupCommand) -> Result<(), Failure> {
     }
 }
 
+/// The backups in a folder.
+fn engine_in(folder: &Path) -> BackupEngine {
+    BackupEngine::open(folder).fs(files())
+}
+
 fn create(args: &CreateArgs) -> Result<(), Failure> {
     let other = "a bucket has the history of a database: remote restore";
     needs_folder(&args.database, "backup create", other)?;
     needs_folder(&args.folder, "backup create", other)?;
-    let engine = BackupEngine::open(&args.folder).rate_limit(args.rate);
+    let engine = engine_in(&args.folder).rate_limit(args.rate);
     // An open recovers what a dead writer has left. Next to a live one the files are read.
     let made = match Existing::open_alone_to_read(&args.database) {
         Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
-            engine.create_backup_of(Db::builder(&args.database))?
+            engine.create_backup_of(builder(&args.database))?
         }
         opened => {
             let existing = opened?;
@@ -151,7 +157,7 @@ fn json_of(info: &BackupInfo) -> Value {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let engine = BackupEngine::open(&args.folder);
+    let engine = engine_in(&args.folder);
     let mut out = Output::new(args.json);
     for info in engine.info()? {
         out.line(text_of(&info), &json_of(&info))?;
@@ -167,7 +173,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
-    let engine = BackupEngine::open(&args.folder).rate_limit(args.rate);
+    let engine = engine_in(&args.folder).rate_limit(args.rate);
     let report = engine.verify(args.id)?;
     let mut out = Output::new(args.json);
     for damaged in &report.damaged {
@@ -195,7 +201,7 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     needs_folder(&args.database, "backup restore", "remote copies a database into a bucket")?;
-    let engine = BackupEngine::open(&args.folder);
+    let engine = engine_in(&args.folder);
     let info = match args.id {
         Some(id) => engine.restore(id, &args.database)?,
         None => engine.restore_latest(&args.database)?,
@@ -206,7 +212,7 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 }
 
 fn purge(args: &PurgeArgs) -> Result<(), Failure> {
-    let engine = BackupEngine::open(&args.folder);
+    let engine = engine_in(&args.folder);
     let PurgeSummary { backups, files, bytes, .. } = match (args.id, args.keep) {
         (Some(id), _) => engine.delete(id)?,
         (None, keep) => engine.purge_old(keep.unwrap_or(usize::MAX))?,

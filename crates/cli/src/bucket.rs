@@ -14,6 +14,7 @@ use siltstone::Result;
 use siltstone::fs::{FolderState, Fs};
 
 use self::calls::{CallCounts, CountedStore};
+use crate::files::refuse_bucket_with_keys;
 use crate::output::{Failure, note};
 use crate::progress::{self, is_interrupted};
 
@@ -55,6 +56,7 @@ impl BucketPlace {
     }
 
     fn with_end(url: &str, is_ended: fn() -> bool) -> Result<BucketPlace, Failure> {
+        refuse_bucket_with_keys()?;
         let calls = Arc::<CallCounts>::default();
         let counts = calls.clone();
         let remote = Remote::url(url)?

@@ -5,10 +5,12 @@
 //! bytes; this file formats the result, inner ranges further to the right.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use siltstone::raw;
+#[cfg(feature = "encryption")]
+use siltstone::fs::Fs;
+use siltstone::raw::{self, Description};
 
 use crate::bucket::needs_folder;
 use crate::output::{Failure, Output};
@@ -26,13 +28,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// The description of a file, which may be encrypted.
+fn describe(path: &Path, entries: bool) -> siltstone::Result<Description> {
+    #[cfg(feature = "encryption")]
+    if let Some(fs) = crate::files::encrypted_files()
+        // A commit cursor is never encrypted.
+        && !matches!(fs.keys_of(path)?, encryption::FileKeys::None)
+    {
+        return raw::describe(fs.open_read(path)?, path, entries);
+    }
+    raw::describe_path(path, entries)
+}
+
 /// Prints the meaning of each byte.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     needs_folder(&args.file, "dump", "remote restore makes a folder of a bucket")?;
     if !args.file.is_file() {
         return Err(Failure::NotFound(format!("no file {}", args.file.display())));
     }
-    let description = raw::describe_path(&args.file, args.entries)?;
+    let description = describe(&args.file, args.entries)?;
     let mut out = Output::new(args.json);
     let kind = description.format.name();
     let bytes = description.bytes;

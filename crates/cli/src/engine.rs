@@ -16,6 +16,7 @@ use remote::{Primary, Remote};
 use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
 
 use crate::bucket::{BucketPlace, ReadLength, needs_folder, url_of};
+use crate::files;
 use crate::output::{Failure, note};
 use crate::progress;
 
@@ -132,7 +133,7 @@ impl Writing {
         };
         let builder = match &shipping {
             Some(primary) => primary.builder(),
-            None => Db::builder(path),
+            None => files::builder(path),
         };
         let builder = match self.write_buffer {
             Some(mib) => builder.write_buffer_bytes(mib << 20),
@@ -207,7 +208,7 @@ impl Existing {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
                 let options = read_only_options();
-                let db = Db::builder(path).options(options).beside_writer(true).open()?;
+                let db = files::builder(path).options(options).beside_writer(true).open()?;
                 Ok(Existing::of(db, path))
             }
             opened => opened,
@@ -226,13 +227,13 @@ impl Existing {
         Existing::check(path)?;
         if is_shipped(path)? {
             // A recovery would remove files that the bucket has, and the folder would have to be made again.
-            let db = Db::builder(path).options(read_only_options()).read_only(true).open()?;
+            let db = files::builder(path).options(read_only_options()).read_only(true).open()?;
             return Ok(Existing::of(db, path));
         }
-        let db = match Db::open(path) {
+        let db = match files::builder(path).open() {
             Err(error) if is_unwritable(&error) => {
                 note(format_args!("siltstone: opened read-only, because {error}"));
-                Db::builder(path).options(read_only_options()).read_only(true).open()?
+                files::builder(path).options(read_only_options()).read_only(true).open()?
             }
             opened => opened?,
         };

@@ -15,9 +15,12 @@ mod bytes;
 mod chunks;
 mod diff;
 mod dump;
+#[cfg(feature = "encryption")]
+mod encryption;
 mod engine;
 mod exchange;
 mod explain;
+mod files;
 mod gaps;
 mod levels;
 mod load;
@@ -61,6 +64,11 @@ use crate::output::{Failure, Output};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Open encrypted databases with the keys of this file: on each line an identifier and 64 hex digits, the last line
+    /// for new files; `$SILTSTONE_KEY_FILE` without this
+    #[cfg(feature = "encryption")]
+    #[arg(long, global = true, value_name = "FILE")]
+    key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -188,6 +196,10 @@ enum Command {
     /// Credentials come from the provider's usual variables.
     #[command(subcommand)]
     Remote(remotes::RemoteCommand),
+    /// Makes keys, lists the keys of files, and changes the key of a database
+    #[cfg(feature = "encryption")]
+    #[command(subcommand)]
+    Encryption(encryption::EncryptionCommand),
     /// Prints a completion script for a shell
     Completions(Completions),
     /// Writes the manual pages into a folder, one for each subcommand
@@ -263,6 +275,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::BenchScidNode(args) => bench::scid::run_node(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Remote(command) => remotes::run(&command),
+        #[cfg(feature = "encryption")]
+        Command::Encryption(command) => encryption::run(&command),
         Command::Completions(args) => completions(&args),
         Command::Man(args) => man(&args),
     }
@@ -283,9 +297,27 @@ fn raise_open_files_limit() {
 #[cfg(not(unix))]
 fn raise_open_files_limit() {}
 
+/// Reads the keys, if a file of them was named.
+#[cfg(feature = "encryption")]
+fn use_keys(cli: &Cli) -> Result<(), Failure> {
+    let named = std::env::var_os(files::KEY_FILE_VARIABLE).filter(|path| !path.is_empty());
+    match cli.key_file.clone().or(named.map(PathBuf::from)) {
+        Some(path) => files::use_keys(&path),
+        None => Ok(()),
+    }
+}
+
+/// There are no keys.
+#[cfg(not(feature = "encryption"))]
+#[expect(clippy::unnecessary_wraps, reason = "with the feature it can fail")]
+fn use_keys(_: &Cli) -> Result<(), Failure> {
+    Ok(())
+}
+
 fn main() -> ExitCode {
     raise_open_files_limit();
-    match run(Cli::parse().command) {
+    let cli = Cli::parse();
+    match use_keys(&cli).and_then(|()| run(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.report();

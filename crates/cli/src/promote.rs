@@ -9,6 +9,7 @@ use serde_json::json;
 use siltstone::Db;
 
 use crate::bucket::needs_folder;
+use crate::files::files;
 use crate::output::{Failure, Output};
 
 /// Arguments of `promote`.
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         "remote take-over takes a database from another machine",
     )?;
     // Refuses a folder without a database, which an open for writing would make one.
-    let secondary = Db::secondary(&args.database)?;
+    let secondary = Db::secondary_builder(&args.database).fs(files()).open()?;
     let db = Db::promote(&secondary)?;
     let seq = db.visible_seq();
     drop(secondary);

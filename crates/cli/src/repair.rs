@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use siltstone::stream::StreamExport;
-use siltstone::{Damage, Db, DoubtfulKeys, SalvageReport};
+use siltstone::{Damage, DoubtfulKeys, SalvageReport};
 
 use crate::bucket::needs_folder;
 use crate::engine::is_standard_stream;
+use crate::files;
 use crate::output::{Failure, Output, note};
 use crate::progress;
 use crate::streams::{create, result_text, standard_output};
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let report = progress::during(
         "repairing",
         || progress::folder_bytes(&args.into),
-        || Db::builder(&args.database).repair_into(&args.into),
+        || files::builder(&args.database).repair_into(&args.into),
     )?;
     // The repair has removed its files, and the library removes no folders.
     let mut scratch = args.into.clone().into_os_string();
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 pub(crate) fn export(database: &Path, path: &Path, options: &StreamExport) -> Result<(), Failure> {
     needs_folder(database, "export --salvage", "remote verify checks a bucket")?;
     let bar = progress::counting("exporting");
-    let builder = Db::builder(database);
+    let builder = files::builder(database);
     let (summary, report) = if is_standard_stream(path) {
         let out = BufWriter::new(std::io::stdout().lock());
         builder.export_salvaged(bar.wrap_write(out), options).map_err(standard_output)?

@@ -9,6 +9,7 @@ use siltstone::{Db, Slice};
 
 use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::bytes::Bytes;
+use crate::files::files;
 use crate::output::{Failure, Output};
 
 /// Arguments of `secondary`.
@@ -65,7 +66,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn open(args: &Args) -> Result<Secondary, Failure> {
-    let Some(url) = url_of(&args.database) else { return Ok(Db::secondary(&args.database)?) };
+    let Some(url) = url_of(&args.database) else {
+        return Ok(Db::secondary_builder(&args.database).fs(files()).open()?);
+    };
     let is_long = args.serve || args.watch.is_some();
     let length = if is_long { ReadLength::Long } else { ReadLength::Short };
     Ok(BucketPlace::new(url)?.reader(length)?.secondary().open()?)

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
 use crate::bucket::ReadLength;
+use crate::files::hand_keys_to;
 use crate::output::Failure;
 use crate::progress;
 use crate::source::Source;
@@ -138,6 +139,7 @@ fn run_child(arguments: &[String]) -> Result<(), Failure> {
         std::env::current_exe().map_err(|e| Failure::io("find", Path::new("siltstone"), &e))?;
     let mut child = Process::new(&program);
     child.args(arguments).stdin(Stdio::null());
+    hand_keys_to(&mut child);
     let pager = if io::stdout().is_terminal() { pager() } else { None };
     let Some((mut pager, pages)) = pager else {
         let status = child.status().map_err(|e| Failure::io("run", &program, &e))?;

@@ -13,6 +13,7 @@ use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readabl
 
 use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::engine::{Existing, note_writer, partition_names};
+use crate::files::files;
 use crate::output::{Failure, note};
 
 /// A database to read from: opened by this process, or followed while another one writes it.
@@ -35,7 +36,7 @@ impl Source {
             // writer has left.
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
-                let secondary = Db::secondary(path)?;
+                let secondary = Db::secondary_builder(path).fs(files()).open()?;
                 Ok(Source::Followed { secondary, path: path.to_owned() })
             }
             opened => opened.map(Source::Own),

@@ -22,6 +22,7 @@ use testkit::Rng;
 use testkit::rng::mix64;
 
 use crate::bytes::Bytes;
+use crate::files;
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
@@ -118,7 +119,7 @@ struct Stressed {
 
 impl Stressed {
     fn open(path: &Path) -> Result<Stressed, Failure> {
-        let db = Db::builder(path).write_buffer_bytes(WRITE_BUFFER_BYTES).open()?;
+        let db = files::builder(path).write_buffer_bytes(WRITE_BUFFER_BYTES).open()?;
         let options = [
             PartitionOptions::new(),
             PartitionOptions::new().metahive(MetaHiveOptions::default()),
@@ -286,7 +287,9 @@ fn round(
     state: &mut ExpectedState,
 ) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|e| Failure::io("find", path, &e))?;
-    let mut writer = Command::new(&program)
+    let mut command = Command::new(&program);
+    files::hand_keys_to(&mut command);
+    let mut writer = command
         .arg("stress-writer")
         .arg(path)
         .args([seed, args.keys].map(|number| number.to_string()))

@@ -10,6 +10,7 @@ use siltstone::{Db, SeqNo};
 
 use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::bytes::Bytes;
+use crate::files::files;
 use crate::output::{Failure, Output};
 
 /// A wait ends this often, and begins again.
@@ -70,7 +71,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn open(args: &Args) -> Result<Secondary, Failure> {
-    let Some(url) = url_of(&args.database) else { return Ok(Db::secondary(&args.database)?) };
+    let Some(url) = url_of(&args.database) else {
+        return Ok(Db::secondary_builder(&args.database).fs(files()).open()?);
+    };
     let length = if args.once { ReadLength::Short } else { ReadLength::Long };
     Ok(BucketPlace::new(url)?.reader(length)?.secondary().open()?)
 }

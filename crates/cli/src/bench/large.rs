@@ -17,6 +17,7 @@ use testkit::bench::measure::Memory;
 use super::folder::{Folder, PARTITION, parse_bytes};
 use super::large_files::FilePerValue;
 use super::large_plots as plots;
+use crate::files;
 use crate::output::{Failure, Output, note};
 
 /// The shortest time between two attempts to reclaim space while a view keeps it.
@@ -119,7 +120,7 @@ impl LargeEngine for Measured {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args)?;
     let folder = Folder::new(args.dir.as_deref())?;
-    let db = Db::open(folder.path())?;
+    let db = files::builder(folder.path()).open()?;
     let compression = if args.lz4 { Compression::Lz4 } else { Compression::None };
     let large = LargeValueOptions::default().compression(compression);
     let mut options = PartitionOptions::new().large_values(large);

@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::{Compression, Db, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
+use siltstone::{Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
 use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
 use self::engine::Measured;
 use self::folder::{Folder, PARTITION, parse_bytes};
 use self::report::Report;
+use crate::files;
 use crate::output::Failure;
 
 /// Arguments of `bench`.
@@ -161,7 +162,7 @@ impl Args {
     fn open(&self, folder: &Path) -> Result<Measured, Failure> {
         let options =
             Options::new().wal_mapped(!self.log_written).tables_mapped(self.tables_mapped);
-        let mut builder = Db::builder(folder).options(options);
+        let mut builder = files::builder(folder).options(options);
         if let Some(bytes) = self.cache {
             builder = builder.cache_bytes(bytes);
         }

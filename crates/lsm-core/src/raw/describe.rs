@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
-use crate::fs::{File, Fs, OsFs};
+use crate::fs::{ENCRYPTED_MAGIC, File, Fs, OsFs};
 use crate::types::EntryKind;
 use crate::{shared, sstable, version, wal};
 
@@ -107,6 +107,10 @@ fn format_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileFormat> {
         (shared::LEASE_MAGIC, FileFormat::Lease),
     ];
     let front = magic_at(file, 0)?;
+    if front == ENCRYPTED_MAGIC {
+        let message = format!("{} is encrypted, and was opened without keys", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
     if let Some((_, format)) = by_magic.iter().find(|(magic, _)| *magic == front) {
         return Ok(*format);
     }
