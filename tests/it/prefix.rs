@@ -139,6 +139,23 @@ fn what_a_spared_table_could_hide_is_hidden() {
 }
 
 #[test]
+fn a_prefix_that_spans_tables_of_a_level_is_searched() {
+    let fs = MemFs::new();
+    let db = open(&fs, "spans");
+    let small = options().prefix_extractor(THROUGH).table_bytes(1 << 10);
+    let mails = db.partition_with("mails", small).unwrap();
+    let names: Vec<String> = (100..500).map(|n| format!("b/{n}")).collect();
+    put_table(&db, &mails, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    put_table(&db, &mails, &["a/1", "c/1"]);
+    mails.compact(..).unwrap();
+    let stats = db.stats();
+    let mails_stats = stats.partitions.iter().find(|it| it.name == "mails").unwrap();
+    assert!(mails_stats.levels.iter().any(|level| level.table_count > 3), "{stats}");
+    assert_eq!(keys_of(mails.prefix("b/").keys()), names);
+    assert_eq!(keys_of(mails.prefix("b/").keys().rev()).len(), names.len());
+}
+
+#[test]
 fn tables_of_another_extractor_are_searched_until_they_are_rewritten() {
     let fs = MemFs::new();
     let (db, mails) = three_tables(&fs, options());

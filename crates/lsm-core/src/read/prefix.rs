@@ -60,11 +60,12 @@ impl<'a> PrefixQuery<'a> {
 
     /// Returns `true` if no key within the bounds is in the level, which is below level 0.
     pub fn spares_level(&mut self, level: &Level, context: &TableContext) -> bool {
-        // One table in most cases. Only the first and the last can lack the prefix: those between hold nothing else.
-        level
-            .overlapping(self.range)
-            .iter()
-            .all(|table| table.reader(context).is_ok_and(|reader| self.spares_table(reader)))
+        match level.overlapping(self.range) {
+            [] => true,
+            [table] => table.reader(context).is_ok_and(|reader| self.spares_table(reader)),
+            // The last key of the first one lies within the bounds, so it has the prefix.
+            [..] => false,
+        }
     }
 
     /// Counts the question.
