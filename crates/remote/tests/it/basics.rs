@@ -9,7 +9,8 @@ use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::operators::AppendOperator;
 use siltstone::secondary::{Level, Target};
 use siltstone::{
-    Db, Durability, ErrorKind, Options, PartitionOptions, Readable, SeqNo, VerifyOptions,
+    Db, Durability, ErrorKind, Options, PartitionOptions, PrefixExtractor, Readable, SeqNo,
+    VerifyOptions,
 };
 use testkit::Rng;
 
@@ -100,6 +101,31 @@ fn a_reader_of_a_bucket_follows_the_changes() {
     assert_eq!(numbers, [1, 2, 3, 4]);
     let FeedItem::Commit(batch) = changes.try_next().unwrap().unwrap() else { panic!("no commit") };
     assert_eq!(batch.seq.get(), 4);
+}
+
+#[test]
+fn a_reader_of_a_bucket_spares_tables_without_the_prefix_of_a_scan() {
+    let remote = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = remote.primary(folder.path().join("first")).unwrap();
+    let db = primary.builder().open().unwrap();
+    let options =
+        PartitionOptions::new().level0_tables(100).prefix_extractor(PrefixExtractor::Through(b'/'));
+    let mails = db.partition_with("mails", options).unwrap();
+    for keys in [["a/1", "c/1"], ["a/2", "c/2"], ["a/3", "b/1"]] {
+        for key in keys {
+            mails.put(key, "x").unwrap();
+        }
+        db.flush().unwrap();
+    }
+    mails.put_with("a/4", "x", Durability::Sync).unwrap();
+    let reader = remote.reader().unwrap();
+    let seen = reader.builder().open().unwrap();
+    let mails = seen.partition("mails").unwrap();
+    assert_eq!(mails.prefix("b/").count(), 1);
+    let stats = seen.stats();
+    assert_eq!((stats.prefix_asked_count, stats.prefix_spared_count), (3, 2));
+    assert_eq!(mails.prefix("a/").count(), 4);
 }
 
 #[test]
