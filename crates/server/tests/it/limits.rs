@@ -163,6 +163,34 @@ fn a_client_too_many_is_refused_and_a_place_comes_back() {
 }
 
 #[test]
+fn a_client_that_sends_after_the_end_of_its_connection_keeps_no_place() {
+    let limits =
+        Limits { clients: 1, argument_bytes: 100, incomplete_bytes: 1 << 10, ..Limits::default() };
+    let (_folder, server) = limited(limits);
+    let mut sender = Client::new(&server);
+    sender.send(b"*x\r\n");
+    assert!(text(&sender.receive().unwrap()).starts_with('-'));
+    assert_eq!(sender.receive(), None);
+    // It never closes its side, and it sends on until the server has closed the other one.
+    let stream = sender.stream().try_clone().unwrap();
+    let sending = std::thread::spawn(move || {
+        let mut stream = stream;
+        while std::io::Write::write(&mut stream, b"x").is_ok() {
+            std::thread::yield_now();
+        }
+    });
+    loop {
+        let mut client = Client::new(&server);
+        client.send(&encoded(&["PING"]));
+        if client.receive() == Some(Frame::SimpleString("PONG".into())) {
+            break;
+        }
+    }
+    sending.join().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
 fn an_idle_client_gets_an_error_and_one_that_does_not_read_is_ended() {
     let time = Duration::from_millis(20);
     let (_folder, server) = limited(Limits { idle: Some(time), ..Limits::default() });
