@@ -253,7 +253,7 @@ impl Compactor {
                 values: std::mem::take(&mut made.values),
                 clear_of: std::mem::take(&mut made.clear_of),
                 erased: std::mem::take(&mut made.erased),
-                holds: &|current| current.hooks == job.view.version.hooks,
+                holds: &|current| current.hooks == job.version.hooks,
                 is_foreign: made.is_repaired,
                 ..Installation::of(changes)
             },

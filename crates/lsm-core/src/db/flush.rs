@@ -279,11 +279,11 @@ impl Flusher {
         let started = self.background.now();
         let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
         let job = StartedJob { rescues, ..self.runner.start(partition) };
-        let sealed = sealed_through(partition, &job.view, through)?;
-        let made = match self.run_flush(&job, sealed) {
+        let sealed = sealed_through(partition, &partition.view(), through)?.to_vec();
+        let made = match self.run_flush(&job, &sealed) {
             // Bits of a memtable may have changed. A repaired copy is tried before the flush fails.
             Err(error) if error.kind() == ErrorKind::Corruption => {
-                match self.runner.mended(&job.view, sealed)? {
+                match self.runner.mended(&job.version, &sealed)? {
                     Some(mended) => {
                         let made = self.run_flush(&job, &mended)?;
                         JobTables { is_repaired: true, ..made }
@@ -297,16 +297,16 @@ impl Flusher {
             made,
             through,
             last_seq: sealed[0].last_seq(),
-            clear_seqs: clear_seqs_of(sealed).distinguished_by(&job.snapshots.respected),
-            spans: spans_of(sealed).distinguished_by(&job.snapshots.respected),
+            clear_seqs: clear_seqs_of(&sealed).distinguished_by(&job.snapshots.respected),
+            spans: spans_of(&sealed).distinguished_by(&job.snapshots.respected),
             took: self.background.now().saturating_sub(started),
-            hooks: job.view.version.hooks.clone(),
+            hooks: job.version.hooks.clone(),
             _deciding: job.deciding,
         })
     }
 
     fn run_flush(&self, job: &StartedJob, memtables: &[Arc<Memtable>]) -> Result<JobTables> {
-        let merge = Merge::flush(memtables, &job.view.version);
+        let merge = Merge::flush(memtables, &job.version);
         // A flush never gives up: a close waits for it, because the work would have to be repeated.
         self.runner.run(job, &merge, &|| false)
     }

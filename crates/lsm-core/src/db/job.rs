@@ -16,11 +16,11 @@ use super::log_search::LogSearch;
 use crate::compaction::{Erased, JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
-use crate::partition::{PartitionState, ReadView};
+use crate::partition::PartitionState;
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
 use crate::stats::Counters;
-use crate::types::{Gap, Gaps, SeqNo};
-use crate::version::{SstMeta, TableContext};
+use crate::types::{Gap, Gaps, PartitionId, SeqNo};
+use crate::version::{PartitionVersion, SstMeta, TableContext};
 
 /// The source in the event of a table whose number of entries was recorded wrongly.
 const RECOUNTED: &str = "the digests of its blocks";
@@ -51,7 +51,8 @@ impl JobTables {
 
 /// The requirements of every run of a job over a partition, from the start of the job on.
 pub(super) struct StartedJob {
-    pub(super) view: Arc<ReadView>,
+    /// The tables at the start. No view: it would keep memtables in memory that are flushed while a long job runs.
+    pub(super) version: Arc<PartitionVersion>,
     pub(super) hooks: Arc<PartitionHooks>,
     pub(super) snapshots: JobSnapshots,
     /// Until it is dropped new snapshots keep the partition's view. To be held until the job's
@@ -82,18 +83,19 @@ pub(super) struct JobRunner {
 impl JobRunner {
     /// Begins a flush or a compaction of a partition.
     pub(super) fn start(&self, partition: &Arc<PartitionState>) -> StartedJob {
-        let view = partition.pin();
+        let version = partition.view().version.clone();
         let hooks = partition.hooks();
-        if !hooks.decides() {
-            let snapshots = self.snapshots.for_job(|| self.commit.visible_seq());
-            return StartedJob { view, hooks, snapshots, deciding: None, rescues: false };
-        }
-        let (snapshots, deciding) =
-            self.snapshots.for_deciding_job(partition, || self.commit.visible_seq());
-        StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
+        let (snapshots, deciding) = if hooks.decides() {
+            let (snapshots, deciding) =
+                self.snapshots.for_deciding_job(partition, || self.commit.visible_seq());
+            (snapshots, Some(deciding))
+        } else {
+            (self.snapshots.for_job(|| self.commit.visible_seq()), None)
+        };
+        StartedJob { version, hooks, snapshots, deciding, rescues: false }
     }
 
-    /// Runs a merge of inputs of the job's view until it has tables.
+    /// Runs a merge of inputs of the job's version until it has tables.
     ///
     /// # Errors
     /// Those of [`Merge::run`]; corruption if an entry is damaged.
@@ -114,34 +116,38 @@ impl JobRunner {
         merge: &Merge<'_>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<JobTables> {
-        let StartedJob { view, hooks, snapshots, .. } = job;
+        let StartedJob { version, hooks, snapshots, .. } = job;
         let JobSnapshots { respected, registered } = snapshots;
         let stages = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
         let unix_time = self.calendar.unix_time();
         let stages = stages.rescuing(job.rescues);
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-        let is_repair = merge.is_repair() && hooks.verifying().is_some();
-        let sources = is_repair.then(|| self.repair_sources(view));
+        let repaired = match merge.is_repair() && hooks.verifying().is_some() {
+            // A partition that was dropped needs no repair.
+            true => self.catalog.with_id(version.id),
+            false => None,
+        };
+        let sources = repaired.map(|partition| self.repair_sources(partition.pin()));
         let tables = &self.tables;
         let context = RunContext { factory, tables, stages, should_stop, sources };
         match merge.run(context)? {
             JobOutcome::Faulty(fault) => {
-                let Damage { file, offset, what, .. } = self.damage_of(view, &fault);
+                let Damage { file, offset, what, .. } = self.damage_of(version, &fault);
                 let error = Error::corruption(file, offset, what).at_key(&fault.key);
-                Err(error.in_partition(&view.version.name))
+                Err(error.in_partition(&version.name))
             }
             JobOutcome::Done { tables, values, mended, lost, gaps, miscounted } => {
                 let is_repaired = !mended.is_empty();
                 let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
                 for (fault, source) in mended.into_iter().chain(counted) {
-                    self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
+                    self.events.tell(&Event::Corruption(self.damage_of(version, &fault)));
                     self.events.tell(&Event::Repaired {
-                        partition: view.version.name.to_string(),
+                        partition: version.name.to_string(),
                         key: fault.key,
                         source,
                     });
                 }
-                self.report_lost(view, lost, &gaps);
+                self.report_lost(version, lost, &gaps);
                 let clear_of = merge.closed_gaps();
                 let erased = merge.erased(respected);
                 Ok(JobTables { tables, values, gaps, miscounted, clear_of, erased, is_repaired })
@@ -149,14 +155,14 @@ impl JobRunner {
         }
     }
 
-    /// A search of the log, foreseeing these numbers.
+    /// A search of the log for entries of a partition, foreseeing these numbers.
     pub(super) fn log_search(
         &self,
-        view: &ReadView,
+        partition: PartitionId,
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
         let segments = self.catalog.current().log_segments.clone();
-        LogSearch::new(&self.factory, segments, view.version.id, foreseen)
+        LogSearch::new(&self.factory, segments, partition, foreseen)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Bounds, Source};
 use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
-use crate::version::{Change, HookRecord, SstMeta, TableContext};
+use crate::version::{Change, HookRecord, PartitionVersion, SstMeta, TableContext};
 
 /// Most attempts for a gap if there are writes into it meanwhile.
 const ATTEMPTS: usize = 8;
@@ -126,7 +126,7 @@ impl Restorer {
             check_stored_key(partition, &hooks.rules, partition.key_form, &entry.key)?;
         }
         let Some(restored) = self.restored(&view, gaps, &asked, entries)? else { return Ok(true) };
-        let tables = self.write_restored(partition, &view, &restored)?;
+        let tables = self.write_restored(partition, &view.version, &restored)?;
         let ran_with = &view.version.hooks;
         let installed = self.install_restored(partition, part, ran_with, tables, &restored)?;
         if installed {
@@ -189,7 +189,7 @@ impl Restorer {
     fn write_restored(
         &self,
         partition: &Arc<PartitionState>,
-        view: &Arc<ReadView>,
+        version: &Arc<PartitionVersion>,
         restored: &[Restored],
     ) -> Result<Vec<SstMeta>> {
         // Irrelevant, except that nothing flushed is newer: all get another one.
@@ -208,8 +208,8 @@ impl Restorer {
         let empty = Memtable::new(MemtableId(1), &Arc::new(SlabPool::new(0)));
         let memtable = empty.mended(&entries).expect("each key came once");
         let memtables = [memtable];
-        let merge = crate::compaction::Merge::flush(&memtables, &view.version);
-        let job = StartedJob { view: view.clone(), ..self.runner.start(partition) };
+        let merge = crate::compaction::Merge::flush(&memtables, version);
+        let job = StartedJob { version: version.clone(), ..self.runner.start(partition) };
         Ok(self.runner.run(&job, &merge, &|| false)?.tables)
     }
 

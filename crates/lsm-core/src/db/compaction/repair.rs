@@ -188,33 +188,37 @@ impl Compactor {
 
 impl JobRunner {
     /// The sources of a repair over `view`.
-    pub(in crate::db) fn repair_sources(&self, view: &Arc<ReadView>) -> Arc<dyn RepairSources> {
-        let log = self.log_search(view, []);
-        Arc::new(SourcesOf { log, view: view.clone(), tables: self.tables.clone() })
+    pub(in crate::db) fn repair_sources(&self, view: Arc<ReadView>) -> Arc<dyn RepairSources> {
+        let log = self.log_search(view.version.id, []);
+        Arc::new(SourcesOf { log, view, tables: self.tables.clone() })
     }
 
     /// Reports entries that are damaged beyond repair, and the gaps that they leave, to listeners.
-    pub(in crate::db) fn report_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
+    pub(in crate::db) fn report_lost(
+        &self,
+        version: &PartitionVersion,
+        lost: Vec<Fault>,
+        gaps: &[Gap],
+    ) {
         for fault in lost {
-            let damage = self.damage_of(view, &fault);
+            let damage = self.damage_of(version, &fault);
             self.events.tell(&Event::Corruption(damage.clone()));
             self.events.tell(&Event::Quarantined { damage, value: fault.value });
         }
         for gap in gaps {
-            let error = lost_in(gap, &self.tables).in_partition(&view.version.name);
+            let error = lost_in(gap, &self.tables).in_partition(&version.name);
             if let Some(damage) = error.damage() {
                 self.events.tell(&Event::Corruption(damage.clone()));
             }
         }
     }
 
-    /// The report of a fault in an input that `view` has.
-    pub(in crate::db) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
+    /// The report of a fault in an input that `version` has, or in a memtable.
+    pub(in crate::db) fn damage_of(&self, version: &PartitionVersion, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),
             Some(file) => {
-                let epoch = view
-                    .version
+                let epoch = version
                     .tables()
                     .find(|(_, table)| table.meta.file == file)
                     .map_or(self.factory.epoch, |(_, table)| table.meta.epoch);
@@ -223,7 +227,7 @@ impl JobRunner {
         };
         let offset = fault.at.file.map(|_| fault.at.block_offset);
         let mut damage = Damage::new(file, offset, fault.what.clone());
-        damage.partition = Some(view.version.name.to_string());
+        damage.partition = Some(version.name.to_string());
         damage.key = Some(fault.key.clone());
         damage.level = fault.at.file.map(|_| fault.at.level);
         damage

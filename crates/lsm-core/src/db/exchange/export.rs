@@ -214,9 +214,13 @@ impl DbInner {
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
         let deletions = (point.view.clear_seqs(), point.view.span_layers().joined());
         let merge = Merge::export(&memtables, &point.view.version, deletions, range).bare(bare);
-        let view = point.view.clone();
-        let job =
-            StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };
+        let job = StartedJob {
+            version: point.view.version.clone(),
+            hooks: Arc::new(hooks),
+            snapshots,
+            deciding: None,
+            rescues: false,
+        };
         let made = self
             .runner
             .run_into(&factory, &job, &merge, &|| self.scheduler.background().is_stopping())?;

@@ -94,6 +94,11 @@ struct Bench {
     heard: Arc<Heard>,
 }
 
+fn partition(version: PartitionVersion, hooks: PartitionHooks) -> Arc<PartitionState> {
+    let slabs = Arc::new(SlabPool::new(0));
+    Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default()))
+}
+
 impl Bench {
     fn new() -> Bench {
         let fs = Arc::new(MemFs::new());
@@ -134,10 +139,7 @@ impl Bench {
             hooks.rules = Suspecting.rules(None);
             hooks.filters.push(Arc::new(Suspecting));
         }
-        let slabs = Arc::new(SlabPool::new(0));
-        let partition =
-            Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default()));
-        self.runner.start(&partition)
+        self.runner.start(&partition(version, hooks))
     }
 
     /// A version with these keys and values in one table of level 0.
@@ -264,4 +266,17 @@ fn new_snapshots_keep_the_view_while_a_job_decides() {
     let job = bench.runner.start(&partition);
     assert!(job.deciding.is_some());
     assert_eq!(job.snapshots.respected, [seq(100)]);
+}
+
+/// A long compaction kept the memtables of its begin, a write buffer and more, until it ended.
+#[test]
+fn a_job_keeps_no_memtable() {
+    let bench = Bench::new();
+    let version = PartitionVersion { options: Arc::default(), ..draw("") };
+    let partition = partition(version, PartitionHooks::default());
+    let memtable = Arc::downgrade(&partition.view().active);
+    let job = bench.runner.start(&partition);
+    drop(partition);
+    assert!(memtable.upgrade().is_none());
+    drop(job);
 }
