@@ -18,7 +18,20 @@ struct Store {
     p: Partition,
 }
 
+/// With a reader that has asked the cache for a block.
 fn store(cache_bytes: u64, options: PartitionOptions) -> Store {
+    let store = unread(cache_bytes, options);
+    let read = store.db.partition("read").unwrap();
+    read.put("a", "b").unwrap();
+    read.flush().unwrap();
+    assert!(read.contains("a").unwrap());
+    store.db.drop_partition("read").unwrap();
+    drop(read);
+    store.db.wait_idle().unwrap();
+    store
+}
+
+fn unread(cache_bytes: u64, options: PartitionOptions) -> Store {
     let fs = MemFs::new();
     let engine = Options::new().cache_bytes(cache_bytes).write_buffer_bytes(8 << 20);
     let db = stepped(Arc::new(fs.clone()), "/db", 1).options(engine).open().unwrap();
@@ -80,6 +93,24 @@ fn output_of_flushes_and_compactions_is_read_from_the_block_cache() {
         // Blocks of deleted tables are gone: otherwise the cache would be full.
         assert!(bytes.iter().all(|held| *held < bytes[0] * 5 / 4), "{bytes:?}");
     }
+}
+
+/// They would cost the load a fifth of its processor time, and memory that no one asked for.
+#[test]
+fn a_load_puts_no_block_into_the_cache_before_a_reader_asks_for_one() {
+    let store = unread(16 << 20, PartitionOptions::new());
+    for round in 0..2 {
+        store.put_all(round);
+        store.flush();
+    }
+    store.compact();
+    assert_eq!(store.db.stats().cache_bytes, 0);
+    assert!(store.misses(1) > 0);
+    let read = store.db.stats().cache_bytes;
+    store.put_all(2);
+    store.flush();
+    assert!(store.db.stats().cache_bytes > read);
+    assert_eq!(store.misses(2), 0);
 }
 
 /// The call used to look for each block of the partition in the cache, on the thread of the caller.

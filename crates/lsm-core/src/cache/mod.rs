@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use self::admission::AdmissionFilter;
 use self::hash_table::TableAddress;
@@ -96,6 +96,7 @@ pub struct Blocks {
     // Relaxed: the sum decides only how much memory is used.
     bytes: AtomicU64,
     counters: CacheCounters,
+    usage: Mutex<Usage>,
 }
 
 impl Blocks {
@@ -118,6 +119,7 @@ impl Blocks {
             slots: Arc::new(SlotPool::new(capacity / IDLE_PART)),
             bytes: AtomicU64::new(0),
             counters: CacheCounters::new(),
+            usage: Mutex::new(Usage { lookups: 0, unread_tables: UNREAD_TABLES_MAX }),
         }
     }
 
@@ -196,6 +198,11 @@ impl Blocks {
 }
 
 impl BlockCache for Blocks {
+    fn is_in_use(&self) -> bool {
+        let (hits, misses) = self.counters.totals();
+        self.usage.lock().is_in_use(hits + misses)
+    }
+
     #[inline]
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
         let key = (file, offset);
@@ -360,6 +367,29 @@ fn stripe() -> usize {
         }
         stripe.get()
     })
+}
+
+/// The use of the cache by readers, as seen at the begin of each table.
+struct Usage {
+    /// Lookups until the last table began.
+    lookups: u64,
+    /// Tables in a row that began with no lookup since the one before.
+    unread_tables: u32,
+}
+
+/// Readers that ask less often than once in so many tables are not readers of what is written now. More than one,
+/// because several jobs can begin a table at the same time.
+const UNREAD_TABLES_MAX: u32 = 8;
+
+impl Usage {
+    fn is_in_use(&mut self, lookups: u64) -> bool {
+        self.unread_tables = match lookups == self.lookups {
+            true => self.unread_tables.saturating_add(1),
+            false => 0,
+        };
+        self.lookups = lookups;
+        self.unread_tables < UNREAD_TABLES_MAX
+    }
 }
 
 impl CacheCounters {

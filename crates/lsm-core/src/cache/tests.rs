@@ -288,6 +288,20 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
     }
 }
 
+#[test]
+fn a_cache_is_in_use_from_a_lookup_on_until_several_tables_began_without_one() {
+    let cache = Blocks::new(1 << 20);
+    assert!(!cache.is_in_use());
+    assert!(cache.get(FileNo(1), 0).is_none());
+    for _ in 0..8 {
+        assert!(cache.is_in_use());
+    }
+    assert!(!cache.is_in_use());
+    assert!(!cache.is_in_use());
+    assert!(!cache.look(FileNo(1), 0, &mut |_| ()));
+    assert!(cache.is_in_use());
+}
+
 /// A block of about `bytes` bytes on the heap, with values of this length.
 fn block_of_about(bytes: u32, value_bytes: usize) -> Arc<Block> {
     let small = Arc::new(Blocks::new(1 << 20));

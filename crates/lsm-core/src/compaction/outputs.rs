@@ -237,7 +237,7 @@ impl<'a> Outputs<'a> {
                 writer.set_note_form(form.clone());
             }
         }
-        if let Some(prepopulation) = &self.prepopulation {
+        if let Some(prepopulation) = self.prepopulation.as_ref().filter(|it| it.is_wanted()) {
             writer.set_prepopulation(prepopulation.clone());
         }
         if self.is_paced {

@@ -202,6 +202,9 @@ pub struct RawDamage {
 
 /// A place to keep parsed blocks between reads. Implemented by [`crate::cache`].
 pub trait BlockCache: Send + Sync + 'static {
+    /// Returns `true` if readers ask for blocks. Called when a job begins a table.
+    fn is_in_use(&self) -> bool;
+
     /// The block of `file` at `offset`, if it is kept.
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;
 

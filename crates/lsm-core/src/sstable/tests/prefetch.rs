@@ -26,6 +26,10 @@ struct Noting {
 }
 
 impl BlockCache for Noting {
+    fn is_in_use(&self) -> bool {
+        self.blocks.is_in_use()
+    }
+
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
         self.calls.lock().push((Call::Get, file, offset));
         self.blocks.get(file, offset)
