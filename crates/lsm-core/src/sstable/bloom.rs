@@ -59,11 +59,47 @@ fn bits(hash: u64, probes: u8) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
+/// Hashes in pieces of one length. A vector that grows would copy itself to twice the length, and the allocator
+/// keeps the memory that it leaves.
+#[derive(Default)]
+struct Hashes(Vec<Vec<u64>>);
+
+impl Hashes {
+    /// Hashes of a piece. Allocators get much more than this from the system, and give it back.
+    const PIECE: usize = 8 << 10;
+
+    #[inline]
+    fn push(&mut self, hash: u64) {
+        match self.0.last_mut() {
+            Some(piece) if piece.len() < Hashes::PIECE => piece.push(hash),
+            _ => self.begin_piece(hash),
+        }
+    }
+
+    #[cold]
+    fn begin_piece(&mut self, hash: u64) {
+        // The first one grows: many tables have few keys.
+        let capacity = if self.0.is_empty() { 0 } else { Hashes::PIECE };
+        let mut piece = Vec::with_capacity(capacity);
+        piece.push(hash);
+        self.0.push(piece);
+    }
+
+    fn len(&self) -> u64 {
+        let full = self.0.len().saturating_sub(1) * Hashes::PIECE;
+        (full + self.0.last().map_or(0, Vec::len)) as u64
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &u64> {
+        self.0.iter().flatten()
+    }
+}
+
 /// Collects hashes and makes the payload of the bloom block.
 pub(super) struct BloomBuilder {
     bits_per_key: u32,
     extractor: Option<PrefixExtractor>,
-    hashes: Vec<u64>,
+    hashes: Hashes,
     /// The hash of the last prefix.
     last_prefix: Option<u64>,
 }
@@ -71,7 +107,7 @@ pub(super) struct BloomBuilder {
 impl BloomBuilder {
     /// Returns a builder for `bits_per_key` bits a key and a prefix; 0 makes no bloom.
     pub(super) fn new(bits_per_key: u32, extractor: Option<PrefixExtractor>) -> BloomBuilder {
-        BloomBuilder { bits_per_key, extractor, hashes: Vec::new(), last_prefix: None }
+        BloomBuilder { bits_per_key, extractor, hashes: Hashes::default(), last_prefix: None }
     }
 
     /// Adds a user key and its prefix. Keys ascend; the caller leaves out further versions of a key.
@@ -92,13 +128,13 @@ impl BloomBuilder {
 
     /// Bytes of the payload if it were finished now.
     pub(super) fn payload_bytes(&self) -> u64 {
-        let bits = self.hashes.len() as u64 * u64::from(self.bits_per_key);
+        let bits = self.hashes.len() * u64::from(self.bits_per_key);
         if bits == 0 { 0 } else { HEAD_BYTES as u64 + bits.div_ceil(LINE_BITS) * LINE_BYTES as u64 }
     }
 
     /// The payload, or `None` without keys or bits.
     pub(super) fn finish(&self) -> Option<Vec<u8>> {
-        let bit_count = self.hashes.len() as u64 * u64::from(self.bits_per_key);
+        let bit_count = self.hashes.len() * u64::from(self.bits_per_key);
         if bit_count == 0 {
             return None;
         }
@@ -107,7 +143,7 @@ impl BloomBuilder {
         let count = bit_count.div_ceil(LINE_BITS) as usize;
         let probes = probes(self.bits_per_key);
         let mut lines = vec![Line([0; 8]); count];
-        for hash in &self.hashes {
+        for hash in self.hashes.iter() {
             // All bits of a key in one cache line: a lookup costs one miss. Spread bits would give
             // fewer false positives and up to six misses.
             let line = &mut lines[line_of(*hash, count)];
