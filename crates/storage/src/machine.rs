@@ -3,6 +3,9 @@
 //! Called for defaults and for errors of open files. In layer 0, so it imports nothing of the engine. Where
 //! the system is not asked, the answer is a careful guess that the docs of the options name.
 
+#[cfg(target_os = "linux")]
+mod container;
+
 use std::io;
 use std::sync::OnceLock;
 use std::thread;
@@ -14,17 +17,22 @@ const MEMORY_BYTES_GUESS: u64 = 1 << 30;
 #[cfg(not(unix))]
 const OPEN_FILES_GUESS: u64 = 4096;
 
-/// Memory of the machine in bytes.
+/// Memory that this process may take in bytes, as of the first call: that of the machine, or the limit of the
+/// container, if that is less.
 #[cfg(target_os = "linux")]
 pub fn memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    // Words of the machine: 32 bits on some.
-    #[allow(clippy::useless_conversion, reason = "only some machines need it")]
-    let units = u64::from(info.totalram);
-    units.saturating_mul(u64::from(info.mem_unit))
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let info = rustix::system::sysinfo();
+        // Words of the machine: 32 bits on some.
+        #[allow(clippy::useless_conversion, reason = "only some machines need it")]
+        let units = u64::from(info.totalram);
+        let all = units.saturating_mul(u64::from(info.mem_unit));
+        all.min(container::memory_limit().unwrap_or(u64::MAX))
+    })
 }
 
-/// Memory of the machine in bytes.
+/// Memory that this process may take in bytes.
 #[cfg(not(target_os = "linux"))]
 pub fn memory_bytes() -> u64 {
     MEMORY_BYTES_GUESS
