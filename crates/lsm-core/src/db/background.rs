@@ -75,6 +75,10 @@ pub(super) trait Worker: Send + Sync {
     /// entries expire, or large values are idle.
     fn waits_for_release(&self) -> bool;
 
+    /// Returns memory to the system that no writer took for a while; returns when to look again, `None` for after
+    /// the next notice.
+    fn give_up_memory(&self) -> Option<Duration>;
+
     /// Returns `true` if there is something to flush or to compact.
     fn has_work(&self) -> bool;
 
@@ -320,10 +324,10 @@ impl Background {
             // A panic that ended the thread would leave it active for ever, and callers that wait
             // for its work would never learn why.
             let outcome = catch_engine(task.name(), || match task {
-                Task::Flush => self.repeat(|| worker.flush_one()),
+                Task::Flush => self.repeat(|| worker.flush_one()).map(|()| worker.give_up_memory()),
                 Task::Compaction => self
                     .repeat(|| worker.compact_one())
-                    .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
+                    .map(|()| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
             });
             // The log thread looks at the log many times a second while there are writes, and each
@@ -338,9 +342,8 @@ impl Background {
             let retry = self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
                 Err(_) => Some(retry),
-                Ok(Some(next)) => Some(*next),
                 // Files that could not be removed are still held.
-                Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
+                Ok(next) => next.iter().copied().chain(held.then_some(LOOK_AT_HELD_FILES)).min(),
             };
             self.schedule.lock().active -= 1;
             // For callers that wait for idleness, for a claim, or for an error.
@@ -353,13 +356,13 @@ impl Background {
     }
 
     /// Does work until there is none.
-    fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
+    fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<()> {
         // Listeners are called after each piece of work before the next one begins, with no lock
         // held.
         while !self.is_stopping() && once()? {
             self.events.deliver();
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Does one piece of background work on the calling thread; `false` if there was none.

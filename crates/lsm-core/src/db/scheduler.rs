@@ -287,6 +287,10 @@ impl Worker for Scheduler {
         !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.reclaimer.holds_values())
     }
 
+    fn give_up_memory(&self) -> Option<Duration> {
+        self.log.slabs.give_up_unused(self.background.now())
+    }
+
     fn has_work(&self) -> bool {
         let is_due =
             self.log.has_failed() || self.jobs.has_work() || self.reclaimer.has_value_goal();

@@ -15,6 +15,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -33,18 +34,31 @@ const SPARE_SLABS: usize = 2;
 /// A memtable begins with slabs of these lengths, so that one of a few entries stays small. They
 /// come from the allocator, which keeps as much for reuse as they need.
 const FIRST_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Slabs that no memtable took for so long return to the system: the burst of writes is over.
+const UNUSED_MAX: Duration = Duration::from_secs(5);
+
+/// The slabs of a pool.
+#[derive(Default)]
+struct Idle {
+    slabs: Vec<Slab>,
+    /// One was taken at or before this time of the clock.
+    used_at: Duration,
+}
+
 /// Slabs that no memtable uses, kept for the next one. One for a whole store.
 pub struct SlabPool {
     // Fixed after construction.
     idle_max: usize,
     process: Process,
     // Guarded by its own lock, a leaf.
-    idle: Mutex<Vec<Slab>>,
+    idle: Mutex<Idle>,
     // Hints for the thread that prepares slabs, which looks at `idle` itself: relaxed.
     /// A slab was taken since the last call of [`SlabPool::prepare`], and few are left.
     is_short: AtomicBool,
     /// As `is_short`, and no thread was notified.
     is_untold: AtomicBool,
+    /// A slab was taken since the last call of [`SlabPool::give_up_unused`]. Relaxed.
+    was_taken: AtomicBool,
 }
 
 impl SlabPool {
@@ -57,18 +71,20 @@ impl SlabPool {
             idle: Mutex::default(),
             is_short: AtomicBool::new(false),
             is_untold: AtomicBool::new(false),
+            was_taken: AtomicBool::new(false),
         }
     }
 
     /// Memory that lies idle, in bytes.
     pub fn idle_bytes(&self) -> u64 {
-        (self.idle.lock().len() * POOLED_BYTES) as u64
+        (self.idle.lock().slabs.len() * POOLED_BYTES) as u64
     }
 
     fn take(&self) -> Slab {
+        self.was_taken.store(true, Ordering::Relaxed);
         let mut idle = self.idle.lock();
-        let taken = idle.pop();
-        let is_short = idle.len() < self.spare_max();
+        let taken = idle.slabs.pop();
+        let is_short = idle.slabs.len() < self.spare_max();
         // A new slab is a call of the allocator, and often of the kernel.
         drop(idle);
         if is_short {
@@ -97,11 +113,32 @@ impl SlabPool {
         if !self.is_short.swap(false, Ordering::Relaxed) {
             return;
         }
-        while self.idle.lock().len() < self.spare_max() {
+        while self.idle.lock().slabs.len() < self.spare_max() {
             let mut slab = Slab::new(POOLED_BYTES);
             slab.populate();
             self.give_back(vec![slab]);
         }
+    }
+
+    /// Frees the idle slabs if none was taken for some seconds before `now`. Returns the time to the next look; `None`
+    /// if no slab is idle.
+    pub fn give_up_unused(&self, now: Duration) -> Option<Duration> {
+        let mut idle = self.idle.lock();
+        if self.was_taken.swap(false, Ordering::Relaxed) {
+            idle.used_at = now;
+        }
+        if idle.slabs.is_empty() {
+            return None;
+        }
+        let left = (idle.used_at + UNUSED_MAX).saturating_sub(now);
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let unused = std::mem::take(&mut idle.slabs);
+        // Freeing a slab may be a system call.
+        drop(idle);
+        drop(unused);
+        None
     }
 
     fn give_back(&self, slabs: Vec<Slab>) {
@@ -110,8 +147,8 @@ impl SlabPool {
         for slab in slabs {
             // Bounded by the write buffer: a burst that needed more memory returns it to the
             // system.
-            if slab.bytes() == POOLED_BYTES && idle.len() < self.idle_max {
-                idle.push(slab);
+            if slab.bytes() == POOLED_BYTES && idle.slabs.len() < self.idle_max {
+                idle.slabs.push(slab);
             } else {
                 surplus.push(slab);
             }
@@ -251,7 +288,7 @@ mod tests {
         assert!(pool.take_short() && !pool.take_short());
         pool.prepare();
         assert_eq!(pool.idle_bytes(), (SPARE_SLABS * POOLED_BYTES) as u64);
-        let prepared = pool.idle.lock()[1].start();
+        let prepared = pool.idle.lock().slabs[1].start();
         fill(&mut arena, POOLED_BYTES);
         assert_eq!(arena.slabs.last().unwrap().start(), prepared);
         assert!(pool.take_short());

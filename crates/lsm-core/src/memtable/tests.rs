@@ -1,5 +1,7 @@
 //! The memtable against an ordered list.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -202,6 +204,29 @@ fn slabs_go_back_when_the_last_cursor_ends() {
     assert_eq!(iter.entry().0.value, [5; 100]);
     drop(iter);
     assert!(pool.idle_bytes() >= 4 << 20, "{}", pool.idle_bytes());
+}
+
+fn fill_and_drop(pool: &Arc<SlabPool>) {
+    let table = Memtable::new(MemtableId(1), pool);
+    for n in 0..40_000_u64 {
+        insert(&table, n + 1, n, EntryKind::Value, &n.to_be_bytes(), &[5; 100]);
+    }
+}
+
+#[test]
+fn slabs_that_no_memtable_takes_for_five_seconds_are_freed() {
+    let seconds = Duration::from_secs;
+    let pool = Arc::new(SlabPool::new(64 << 20));
+    assert_eq!(pool.give_up_unused(seconds(1)), None, "there is none");
+    fill_and_drop(&pool);
+    let idle = pool.idle_bytes();
+    assert_eq!(pool.give_up_unused(seconds(10)), Some(seconds(5)));
+    assert_eq!(pool.give_up_unused(seconds(14)), Some(seconds(1)));
+    fill_and_drop(&pool);
+    assert_eq!(pool.give_up_unused(seconds(15)), Some(seconds(5)), "they were taken meanwhile");
+    assert_eq!(pool.idle_bytes(), idle);
+    assert_eq!(pool.give_up_unused(seconds(20)), None);
+    assert_eq!(pool.idle_bytes(), 0);
 }
 
 #[test]

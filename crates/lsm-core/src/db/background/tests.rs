@@ -61,6 +61,10 @@ impl Heap {
 }
 
 impl Worker for Heap {
+    fn give_up_memory(&self) -> Option<Duration> {
+        None
+    }
+
     fn background(&self) -> &Background {
         &self.background
     }
