@@ -77,15 +77,16 @@ const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most 1 GiB (256
-    /// MiB with pointers of 32 bits); on systems other than Linux 256 MiB. 0 turns the cache off. Blocks that
-    /// flushes and compactions write go into it while it has room, unless their entries are longer than 512
-    /// bytes on average; nothing leaves it for them. From 16 MiB on, up to an eighth of it is taken beyond
+    /// Size of the block cache in bytes. Default: a quarter of the memory that the process may take, at most 1
+    /// GiB (256 MiB with pointers of 32 bits): that of the machine, or the limit of the container (cgroup) if that is
+    /// less. On systems other than Linux 256 MiB. 0 turns the cache off. Blocks that
+    /// flushes and compactions write go into it while it has room and readers use it, unless their entries are
+    /// longer than 512 bytes on average; nothing leaves it for them. From 16 MiB on, up to an eighth of it is taken beyond
     /// it, for free places in its memory.
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
-    /// memtable is sealed and flushed. Up to three times as much may wait for its flush before
-    /// writes stop. Default 64 MiB, from 4 KiB to 1 TiB.
+    /// memtable is sealed and flushed. If one and a half times as much waits for its
+    /// flush, writes are slowed down; at two and a half times they stop. Default 64 MiB, from 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
     /// Maximum length of a log segment in bytes. The recent writes determine the length of a new segment:
     /// eight times their bytes, but no more than 131,072 writes of their size take, from 256 KiB to this
@@ -200,10 +201,10 @@ fn at_most(name: &str, got: u64, most: u64) -> Result<()> {
 }
 
 impl Options {
-    /// Memory that all memtables may take: one write buffer that takes writes, and at three sealed
-    /// ones writes stop.
+    /// Memory that all memtables may take: one write buffer that takes writes, and two sealed ones. When the
+    /// first is sealed too, writes stop.
     pub(crate) fn memtable_bytes_max(&self) -> u64 {
-        self.write_buffer_bytes.saturating_mul(4)
+        self.write_buffer_bytes.saturating_mul(3)
     }
 
     /// Checks every range.

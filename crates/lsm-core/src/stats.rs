@@ -213,7 +213,7 @@ pub struct Stats {
     pub file_reopen_count: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
-    /// The bytes that memtables, block cache and open tables may take together: four times the
+    /// The bytes that memtables, block cache and open tables may take together: three times the
     /// write buffers, the cache's capacity (from 16 MiB on with an eighth of it, for free places in its
     /// memory), and what the open tables' indexes and filters take. It is exceeded by at most the
     /// batches that are being written while memory runs full, and the memtables' filters: 4 KiB each,

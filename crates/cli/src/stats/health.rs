@@ -262,7 +262,7 @@ mod tests {
             "\nbackground error     Flush fails for ",
             "(Hook, Hard, Retry): partition \"p\\n\": start of the compaction filter \"broken\" \
              panicked: as it was written to\n",
-            " of 192.0 KiB, 0 B left; slower from 128.0 KiB on\n",
+            " of 160.0 KiB, 0 B left; slower from 96.0 KiB on\n",
             "\nlevel-0 tables       p\\n: 0 of 48, 48 left; slower from 20 on\n",
             "\noldest snapshot      taken ",
         ] {
