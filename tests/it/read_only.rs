@@ -226,3 +226,31 @@ fn a_log_beyond_the_memory_budget_is_refused_and_named() {
     let db = builder(mem).write_buffer_bytes(1 << 20).read_only(true).open().unwrap();
     assert_eq!(content(&db.partition("p").unwrap()).len(), 100);
 }
+
+/// A program that passes all options on, with their defaults, must not open for writing what it asked to read.
+#[test]
+fn an_option_that_is_off_does_not_undo_another_one() {
+    let mem = MemFs::new();
+    drop(fill(&mem));
+    for options in [
+        |it: Builder| it.read_only(true).beside_writer(false),
+        |it: Builder| it.beside_writer(false).read_only(true),
+        |it: Builder| it.beside_writer(true).read_only(false),
+        |it: Builder| it.read_only(false).beside_writer(true),
+        |it: Builder| it.beside_writer(true).read_only(true),
+    ] {
+        let db = options(builder(mem.clone())).open().unwrap();
+        let refused = db.partition("p").unwrap().put("key", "value").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    }
+    let writer = builder(mem.clone()).open().unwrap();
+    for options in [
+        |it: Builder| it.beside_writer(true).read_only(true),
+        |it: Builder| it.read_only(true).beside_writer(true),
+    ] {
+        options(builder(mem.clone())).open().expect("it reads next to the writer");
+    }
+    drop(writer);
+    let db = builder(mem).read_only(true).read_only(false).open().unwrap();
+    db.partition("p").unwrap().put("key", "value").unwrap();
+}

@@ -131,7 +131,13 @@ impl Builder {
     /// Several may read at once, and no writer opens the database meanwhile; where the file `LOCK`
     /// is missing or may not be opened, no one is kept out.
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
-        self.access = if is_read_only { OpenMode::Reading } else { OpenMode::Writing };
+        // Not over the other option, in whatever order both come: a caller that passes all options on would open for
+        // writing what it has asked to read.
+        self.access = match (self.access, is_read_only) {
+            (OpenMode::Writing, true) => OpenMode::Reading,
+            (OpenMode::Reading, false) => OpenMode::Writing,
+            (access, _) => access,
+        };
         self
     }
 
@@ -141,7 +147,11 @@ impl Builder {
     /// The lock is neither asked for nor held. A lease, a file of some bytes, holds the tables until the
     /// database is closed; where nothing can be written there is none.
     pub fn beside_writer(mut self, has_live_writer: bool) -> Builder {
-        self.access = if has_live_writer { OpenMode::WithLiveWriter } else { OpenMode::Writing };
+        self.access = match (self.access, has_live_writer) {
+            (_, true) => OpenMode::WithLiveWriter,
+            (OpenMode::WithLiveWriter, false) => OpenMode::Writing,
+            (access, false) => access,
+        };
         self
     }
 
