@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds and tests the bindings, which are no part of the workspace: those of Python in bindings/python.
-# Usage: scripts/bindings.sh [python|wheel]    without an argument: all that can be tested here.
+# Builds and tests the bindings, which are no part of the workspace: those of C in bindings/c, and of Python in
+# bindings/python.
+# Usage: scripts/bindings.sh [c|python|wheel]    without an argument: all that can be tested here.
 # `wheel` builds a wheel for distribution, with optimizations, in bindings/python/target/wheels.
-# It uses the active virtual environment, or makes one in bindings/python/target and installs maturin and the
-# packages of the tests there. What is missing is printed, and is no failure.
+# The programs in C run under valgrind where it is installed. The tests of Python use the active virtual environment, or
+# one in bindings/python/target, into which maturin and the packages of the tests are installed. What is missing is printed,
+# and is no failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
@@ -47,8 +49,25 @@ python_wheel() {
     (cd bindings/python && maturin build --release --locked)
 }
 
+c_tests() {
+    echo "== bindings/c"
+    if ! cc --version >/dev/null 2>&1; then
+        skip "bindings/c needs a C compiler"
+        return 0
+    fi
+    valgrind --version 2>/dev/null || skip "valgrind is not installed: the programs in C run without it"
+    (
+        cd bindings/c
+        cargo fmt --check
+        cargo clippy --locked --all-targets -- -D warnings
+        cargo test --locked
+    )
+}
+
 case "${1:-all}" in
-    all | python) python_tests ;;
+    all) c_tests && python_tests ;;
+    c) c_tests ;;
+    python) python_tests ;;
     wheel) python_wheel ;;
-    *) echo "usage: scripts/bindings.sh [python|wheel]" >&2; exit 2 ;;
+    *) echo "usage: scripts/bindings.sh [c|python|wheel]" >&2; exit 2 ;;
 esac

@@ -54,7 +54,19 @@ const FOREIGN_CALLS_FILES: [&str; 3] = [
     "benches/peers/src/engines/lmdb.rs",
 ];
 /// Functions that another language calls.
-const BINDING_FILES: [&str; 1] = ["bindings/python/src/value.rs"];
+const BINDING_FILES: [&str; 11] = [
+    "bindings/c/src/batch.rs",
+    "bindings/c/src/db.rs",
+    "bindings/c/src/error.rs",
+    "bindings/c/src/iter.rs",
+    "bindings/c/src/options.rs",
+    "bindings/c/src/partition.rs",
+    "bindings/c/src/raw.rs",
+    "bindings/c/src/stream.rs",
+    "bindings/c/src/transaction.rs",
+    "bindings/c/src/value.rs",
+    "bindings/python/src/value.rs",
+];
 /// Copies a process, which no safe call does.
 const FORKING_TESTS: [&str; 1] = ["tests/fork/main.rs"];
 const FS_FILES: [&str; 8] = [

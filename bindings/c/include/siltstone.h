@@ -1,0 +1,633 @@
+// The C interface of siltstone: an embeddable key-value store with partitions, batches, transactions and snapshots.
+//
+// Made by cbindgen from bindings/c/src: change it there. docs/bindings.md is the guide.
+//
+// Rules for all functions:
+//
+// - Bytes are a pointer and a length, and may contain zeros. Names and paths end with a zero. A NULL pointer with the
+//   length 0 is no bytes; where a range is meant, NULL is no bound.
+// - A function that can fail takes `error`. It may be NULL. If the function fails, it returns false or NULL, sets
+//   `*error` to an object for siltstone_error_free, and changes no other output.
+// - An object is freed by the function that has `free` in its name, once; NULL is ignored. Objects may be freed in
+//   any order: each keeps what it needs.
+// - Databases, partitions, snapshots, values and errors may be used by several threads at once. An iterator, a batch, a
+//   transaction, a writer and options may be used by one thread at a time.
+// - A panic inside is the error SILTSTONE_INTERNAL; it never leaves a function.
+// - A child of fork cannot use the objects of its parent: calls fail, and freeing changes nothing.
+
+
+#ifndef SILTSTONE_H
+#define SILTSTONE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// The kind of a failure. ErrorKind in the documentation of the Rust crate says what each means, and how to react.
+typedef enum {
+  // A kind that is newer than this header.
+  SILTSTONE_UNKNOWN = 0,
+  // A file operation failed.
+  SILTSTONE_IO = 1,
+  // The device is full.
+  SILTSTONE_NO_SPACE = 2,
+  // Stored bytes differ from the written bytes.
+  SILTSTONE_CORRUPTION = 3,
+  // Another process, or another handle, has the database open for writing.
+  SILTSTONE_LOCKED = 4,
+  // A key, value, batch or count exceeds a limit; nothing was written.
+  SILTSTONE_LIMIT_EXCEEDED = 5,
+  // An argument is invalid; nothing was done.
+  SILTSTONE_INVALID_ARGUMENT = 6,
+  // The key has an ending that the partition reserves; nothing was written.
+  SILTSTONE_RESERVED_KEY = 7,
+  // The call would have to wait for compactions; nothing was written.
+  SILTSTONE_WOULD_STALL = 8,
+  // Another writer changed what the batch or transaction depends on; nothing was written.
+  SILTSTONE_CONFLICT = 9,
+  // Another transaction has the lock of a key.
+  SILTSTONE_LOCK_TIMEOUT = 10,
+  // The transaction waits for a key whose owner waits for the transaction.
+  SILTSTONE_DEADLOCK = 11,
+  // The partition does not exist, or was dropped.
+  SILTSTONE_PARTITION_NOT_FOUND = 12,
+  // The store refuses writes.
+  SILTSTONE_READ_ONLY = 13,
+  // The database was closed, or is that of the parent of this process.
+  SILTSTONE_CLOSED = 14,
+  // A hook panicked.
+  SILTSTONE_HOOK_PANICKED = 15,
+  // Code of the library panicked: a bug.
+  SILTSTONE_INTERNAL = 16,
+  // The files need a newer version, or a feature that this one does not know.
+  SILTSTONE_UNSUPPORTED = 17,
+  // The primary deleted a file that a reader reads.
+  SILTSTONE_FILE_GONE = 18,
+  // The manifest that a secondary reads is too old.
+  SILTSTONE_NEEDS_MANIFEST = 19,
+  // The token names a commit that this database will never have.
+  SILTSTONE_SESSION_LOST = 20,
+  // A secondary lost its lease.
+  SILTSTONE_LEASE_LOST = 21,
+  // The log does not reach back to the token.
+  SILTSTONE_TOO_OLD = 22,
+  // The partition has no log.
+  SILTSTONE_NOT_LOGGED = 23,
+  // A secondary could not catch up within its time limit.
+  SILTSTONE_BEHIND = 24,
+  // Another process has taken the database over.
+  SILTSTONE_FENCED = 25,
+} siltstone_error_kind_t;
+
+// Operations that are committed together.
+typedef struct siltstone_batch_t siltstone_batch_t;
+
+// An open database.
+typedef struct siltstone_db_t siltstone_db_t;
+
+// Why a function failed.
+typedef struct siltstone_error_t siltstone_error_t;
+
+// A cursor over a range. It shows the state of the moment at which it was made.
+typedef struct siltstone_iter_t siltstone_iter_t;
+
+// Options of an open. They are not stored.
+typedef struct siltstone_options_t siltstone_options_t;
+
+// A partition: a key space with its own tables and options.
+typedef struct siltstone_partition_t siltstone_partition_t;
+
+// Options of a partition. They are stored with it.
+typedef struct siltstone_partition_options_t siltstone_partition_options_t;
+
+// The whole database at one moment.
+typedef struct siltstone_snapshot_t siltstone_snapshot_t;
+
+// Reads and writes that are committed together, or refused with SILTSTONE_CONFLICT.
+typedef struct siltstone_transaction_t siltstone_transaction_t;
+
+// A value that a read returned. Its bytes are lent, without a copy where the engine can.
+typedef struct siltstone_value_t siltstone_value_t;
+
+// A value that is read by offset.
+typedef struct siltstone_reader_t siltstone_reader_t;
+
+// A value that is written in parts. It is in the database after the commit.
+typedef struct siltstone_writer_t siltstone_writer_t;
+
+// A commit: its place in the history of the database.
+typedef struct {
+  // The sequence number of its last operation.
+  uint64_t seq;
+  // The epoch of its writer.
+  uint32_t epoch;
+} siltstone_commit_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Returns an empty batch.
+siltstone_batch_t *siltstone_batch_create(const siltstone_db_t *db, siltstone_error_t **error);
+
+// Frees a batch. What was not committed is discarded.
+void siltstone_batch_free(siltstone_batch_t *batch);
+
+// Adds a put.
+bool siltstone_batch_put(siltstone_batch_t *batch,
+                         const siltstone_partition_t *partition,
+                         const void *key,
+                         size_t key_len,
+                         const void *value,
+                         size_t value_len,
+                         siltstone_error_t **error);
+
+// Adds a deletion.
+bool siltstone_batch_delete(siltstone_batch_t *batch,
+                            const siltstone_partition_t *partition,
+                            const void *key,
+                            size_t key_len,
+                            siltstone_error_t **error);
+
+// Adds a merge.
+bool siltstone_batch_merge(siltstone_batch_t *batch,
+                           const siltstone_partition_t *partition,
+                           const void *key,
+                           size_t key_len,
+                           const void *operand,
+                           size_t operand_len,
+                           siltstone_error_t **error);
+
+// Adds the deletion of the keys from `start` on and before `stop`. NULL is no bound.
+bool siltstone_batch_delete_range(siltstone_batch_t *batch,
+                                  const siltstone_partition_t *partition,
+                                  const void *start,
+                                  size_t start_len,
+                                  const void *stop,
+                                  size_t stop_len,
+                                  siltstone_error_t **error);
+
+// Adds the deletion of the keys that begin with a prefix.
+bool siltstone_batch_delete_prefix(siltstone_batch_t *batch,
+                                   const siltstone_partition_t *partition,
+                                   const void *prefix,
+                                   size_t prefix_len,
+                                   siltstone_error_t **error);
+
+// Adds the deletion of all keys of a partition.
+bool siltstone_batch_clear(siltstone_batch_t *batch,
+                           const siltstone_partition_t *partition,
+                           siltstone_error_t **error);
+
+// Adds a value that was written as a stream. Frees the writer, also after a failure.
+bool siltstone_batch_put_writer(siltstone_batch_t *batch,
+                                siltstone_writer_t *writer,
+                                siltstone_error_t **error);
+
+// Returns the number of operations.
+size_t siltstone_batch_count(const siltstone_batch_t *batch);
+
+// Commits the operations. The batch is empty afterwards, also after a failure, and can be used again.
+bool siltstone_batch_commit(siltstone_batch_t *batch,
+                            bool sync,
+                            siltstone_commit_t *commit,
+                            siltstone_error_t **error);
+
+// Returns the version of the library.
+const char *siltstone_version(void);
+
+// Opens the database in the folder `path`. `options` may be NULL.
+siltstone_db_t *siltstone_open(const char *path,
+                               const siltstone_options_t *options,
+                               siltstone_error_t **error);
+
+// Closes the database: ends background work, and syncs the log. Later calls on it, and on all that came of it, fail with
+// SILTSTONE_CLOSED; iterators that are on an entry still lend it. The object stays until it is freed.
+bool siltstone_close(const siltstone_db_t *db,
+                     siltstone_error_t **error);
+
+// Frees a database. The last object of a database that is freed closes it, as siltstone_close does, without its errors.
+void siltstone_db_free(siltstone_db_t *db);
+
+// Writes the memtables of all partitions to tables.
+bool siltstone_flush(const siltstone_db_t *db, siltstone_error_t **error);
+
+// Waits until no background work is left.
+bool siltstone_wait_idle(const siltstone_db_t *db, siltstone_error_t **error);
+
+// Waits until the commit `seq` is on the device.
+bool siltstone_wait_durable(const siltstone_db_t *db, uint64_t seq, siltstone_error_t **error);
+
+// Copies the database to the folder `dir`, by hard links where it can.
+bool siltstone_checkpoint(const siltstone_db_t *db, const char *dir, siltstone_error_t **error);
+
+// Drops the partition `name` with its data.
+bool siltstone_drop_partition(const siltstone_db_t *db,
+                              const char *name,
+                              siltstone_error_t **error);
+
+// Reads every file, at most `bytes_per_second` (0: as fast as it can). Sets `damage_count` to the number of damaged
+// places, which is 0 for a sound database.
+bool siltstone_verify(const siltstone_db_t *db,
+                      uint64_t bytes_per_second,
+                      size_t *damage_count,
+                      siltstone_error_t **error);
+
+// Returns the statistics as JSON, with the names of Stats in the documentation of the Rust crate.
+siltstone_value_t *siltstone_stats_json(const siltstone_db_t *db, siltstone_error_t **error);
+
+// Takes a snapshot of the whole database.
+siltstone_snapshot_t *siltstone_snapshot_create(const siltstone_db_t *db,
+                                                siltstone_error_t **error);
+
+// Returns the sequence number of the last operation that a snapshot shows.
+uint64_t siltstone_snapshot_seq(const siltstone_snapshot_t *snapshot);
+
+// Frees a snapshot: compactions may remove what only it shows.
+void siltstone_snapshot_free(siltstone_snapshot_t *snapshot);
+
+// Returns the kind of an error.
+siltstone_error_kind_t siltstone_error_kind(const siltstone_error_t *error);
+
+// Returns the text of an error, which names the file, the offset, the key or the limit. It lives as long as the
+// error.
+const char *siltstone_error_message(const siltstone_error_t *error);
+
+// Returns whether the same call may succeed later without any other action.
+bool siltstone_error_is_retryable(const siltstone_error_t *error);
+
+// Returns the file of a failed operation or of damage, or NULL. It lives as long as the error.
+const char *siltstone_error_file(const siltstone_error_t *error);
+
+// Sets `offset` to the place of damage in its file. Returns false if it is not known.
+bool siltstone_error_offset(const siltstone_error_t *error, uint64_t *offset);
+
+// Returns the damaged key, and sets `len` to its length; NULL if it is not known. It lives as long as the error.
+const void *siltstone_error_key(const siltstone_error_t *error,
+                                size_t *len);
+
+// Frees an error.
+void siltstone_error_free(siltstone_error_t *error);
+
+// Returns an iterator over the keys from `start` on and before `stop`; NULL is no bound. It reads a snapshot that is not
+// NULL, or the present state. It is on no entry at first.
+siltstone_iter_t *siltstone_iter_create(const siltstone_partition_t *partition,
+                                        const siltstone_snapshot_t *snapshot,
+                                        const void *start,
+                                        size_t start_len,
+                                        const void *stop,
+                                        size_t stop_len,
+                                        siltstone_error_t **error);
+
+// Frees an iterator, and what it holds.
+void siltstone_iter_free(siltstone_iter_t *iter);
+
+// Returns whether the iterator is on an entry. It is not before the first move, after the end, and after a failure.
+bool siltstone_iter_valid(const siltstone_iter_t *iter);
+
+// Moves to the first entry.
+bool siltstone_iter_seek_to_first(siltstone_iter_t *iter, siltstone_error_t **error);
+
+// Moves to the last entry.
+bool siltstone_iter_seek_to_last(siltstone_iter_t *iter, siltstone_error_t **error);
+
+// Moves to the first entry whose key is `key` or after it.
+bool siltstone_iter_seek(siltstone_iter_t *iter,
+                         const void *key,
+                         size_t key_len,
+                         siltstone_error_t **error);
+
+// Moves to the last entry whose key is before `key`.
+bool siltstone_iter_seek_before(siltstone_iter_t *iter,
+                                const void *key,
+                                size_t key_len,
+                                siltstone_error_t **error);
+
+// Moves to the next entry. The iterator must be on one.
+bool siltstone_iter_next(siltstone_iter_t *iter, siltstone_error_t **error);
+
+// Moves to the previous entry. The iterator must be on one.
+bool siltstone_iter_prev(siltstone_iter_t *iter, siltstone_error_t **error);
+
+// Returns the key of the entry, and sets `len` to its length; NULL if the iterator is on none. The bytes live until the
+// iterator is moved or freed.
+const void *siltstone_iter_key(const siltstone_iter_t *iter,
+                               size_t *len);
+
+// Returns the value of the entry, and sets `len` to its length. A large value is read by this call. The bytes live until
+// the iterator is moved or freed.
+const void *siltstone_iter_value(const siltstone_iter_t *iter,
+                                 size_t *len,
+                                 siltstone_error_t **error);
+
+// Returns the default options of an open.
+siltstone_options_t *siltstone_options_create(void);
+
+// Frees options.
+void siltstone_options_free(siltstone_options_t *options);
+
+// Sets whether the database is made if it does not exist. Default: true.
+void siltstone_options_set_create_if_missing(siltstone_options_t *options, bool is_on);
+
+// Sets whether a folder that has a database is refused. Default: false.
+void siltstone_options_set_error_if_exists(siltstone_options_t *options, bool is_on);
+
+// Sets whether nothing is written. Default: false.
+void siltstone_options_set_read_only(siltstone_options_t *options, bool is_on);
+
+// Sets whether the committed state is read while another process writes. Default: false.
+void siltstone_options_set_beside_writer(siltstone_options_t *options, bool is_on);
+
+// Sets whether the database is taken over from a process of this machine that has it open. Default: false.
+void siltstone_options_set_take_over(siltstone_options_t *options,
+                                     bool is_on);
+
+// Sets the size of the block cache. Default: a quarter of the memory of the machine, at most 1 GiB.
+void siltstone_options_set_cache_bytes(siltstone_options_t *options, uint64_t bytes);
+
+// Sets the memory for the memtables. Default: 64 MiB.
+void siltstone_options_set_write_buffer_bytes(siltstone_options_t *options, uint64_t bytes);
+
+// Sets the time within which a write without `sync` reaches the device. Default: 1000.
+void siltstone_options_set_sync_interval_ms(siltstone_options_t *options, uint64_t interval_ms);
+
+// Sets the maximum length of a value that is not streamed. Default: 64 MiB.
+void siltstone_options_set_value_bytes_max(siltstone_options_t *options, uint64_t bytes);
+
+// Sets the number of threads that compact. Default: the number of cores less one.
+void siltstone_options_set_compaction_threads(siltstone_options_t *options, size_t threads);
+
+// Sets the number of files that stay open for reading. Default: half of the limit of the process.
+void siltstone_options_set_open_files_max(siltstone_options_t *options, size_t files);
+
+// Returns the default options of a partition.
+siltstone_partition_options_t *siltstone_partition_options_create(void);
+
+// Frees options.
+void siltstone_partition_options_free(siltstone_partition_options_t *options);
+
+// Sets whether writes go to the log. Fixed when the partition is made. Default: true.
+void siltstone_partition_options_set_logged(siltstone_partition_options_t *options, bool is_on);
+
+// Sets whether the tables of the deep levels are compressed, by LZ4. Default: true.
+void siltstone_partition_options_set_compressed(siltstone_partition_options_t *options, bool is_on);
+
+// Sets the size beyond which a block is closed. Default: 4096.
+void siltstone_partition_options_set_block_bytes(siltstone_partition_options_t *options,
+                                                 uint32_t bytes);
+
+// Sets the bits of the Bloom filter for each key; 0 makes none. Default: 10.
+void siltstone_partition_options_set_bloom_bits_per_key(siltstone_partition_options_t *options,
+                                                        uint32_t bits);
+
+// Sets the size beyond which a table is closed. Default: 64 MiB.
+void siltstone_partition_options_set_table_bytes(siltstone_partition_options_t *options,
+                                                 uint64_t bytes);
+
+// Puts the first `len` bytes of keys into Bloom filters. Default: no prefix.
+void siltstone_partition_options_set_fixed_prefix(siltstone_partition_options_t *options,
+                                                  uint16_t len);
+
+// Puts the bytes of keys through the first `byte` into Bloom filters. Default: no prefix.
+void siltstone_partition_options_set_prefix_through(siltstone_partition_options_t *options,
+                                                    uint8_t byte);
+
+// Keeps a checksum with every entry, which every compaction verifies. Replaces the hooks of the partition.
+void siltstone_partition_options_set_metahive(siltstone_partition_options_t *options);
+
+// Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB.
+void siltstone_partition_options_set_large_values(siltstone_partition_options_t *options,
+                                                  uint64_t threshold_bytes);
+
+// Sets a ready-made merge operator: `add`, `max`, `min`, `set-bits`, or `append` with its separator as parameters.
+bool siltstone_partition_options_set_merge_operator(siltstone_partition_options_t *options,
+                                                    const char *name,
+                                                    const void *params,
+                                                    size_t params_len,
+                                                    siltstone_error_t **error);
+
+// Opens the partition `name`. `options` may be NULL: an existing partition keeps its options, and a new one has the
+// defaults. Other options are stored. Without `create` it must exist.
+siltstone_partition_t *siltstone_partition_open(const siltstone_db_t *db,
+                                                const char *name,
+                                                const siltstone_partition_options_t *options,
+                                                bool create,
+                                                siltstone_error_t **error);
+
+// Frees a partition object. The partition stays in the database.
+void siltstone_partition_free(siltstone_partition_t *partition);
+
+// Sets a key to a value. With `sync` the device has it when the call returns. `commit` may be NULL.
+bool siltstone_put(const siltstone_partition_t *partition,
+                   const void *key,
+                   size_t key_len,
+                   const void *value,
+                   size_t value_len,
+                   bool sync,
+                   siltstone_commit_t *commit,
+                   siltstone_error_t **error);
+
+// Deletes a key. A key that does not exist is no error.
+bool siltstone_delete(const siltstone_partition_t *partition,
+                      const void *key,
+                      size_t key_len,
+                      bool sync,
+                      siltstone_commit_t *commit,
+                      siltstone_error_t **error);
+
+// Merges an operand into the value of a key. The partition needs a merge operator.
+bool siltstone_merge(const siltstone_partition_t *partition,
+                     const void *key,
+                     size_t key_len,
+                     const void *operand,
+                     size_t operand_len,
+                     bool sync,
+                     siltstone_commit_t *commit,
+                     siltstone_error_t **error);
+
+// Deletes the keys from `start` on and before `stop`, in one operation. NULL is no bound.
+bool siltstone_delete_range(const siltstone_partition_t *partition,
+                            const void *start,
+                            size_t start_len,
+                            const void *stop,
+                            size_t stop_len,
+                            bool sync,
+                            siltstone_commit_t *commit,
+                            siltstone_error_t **error);
+
+// Deletes the keys that begin with a prefix, in one operation.
+bool siltstone_delete_prefix(const siltstone_partition_t *partition,
+                             const void *prefix,
+                             size_t prefix_len,
+                             bool sync,
+                             siltstone_commit_t *commit,
+                             siltstone_error_t **error);
+
+// Deletes all keys of a partition, in one operation.
+bool siltstone_clear(const siltstone_partition_t *partition,
+                     bool sync,
+                     siltstone_commit_t *commit,
+                     siltstone_error_t **error);
+
+// Sets `value` to the value of a key, or to NULL if there is none: now, or in a snapshot that is not NULL.
+bool siltstone_get(const siltstone_partition_t *partition,
+                   const siltstone_snapshot_t *snapshot,
+                   const void *key,
+                   size_t key_len,
+                   siltstone_value_t **value,
+                   siltstone_error_t **error);
+
+// Sets `exists` to whether there is a key: now, or in a snapshot that is not NULL.
+bool siltstone_contains(const siltstone_partition_t *partition,
+                        const siltstone_snapshot_t *snapshot,
+                        const void *key,
+                        size_t key_len,
+                        bool *exists,
+                        siltstone_error_t **error);
+
+// Sets `values[i]` to the value of the key `keys[i]` with `key_lens[i]` bytes, or to NULL, for each of `count` keys: all
+// of one moment, or of a snapshot that is not NULL.
+bool siltstone_multi_get(const siltstone_partition_t *partition,
+                         const siltstone_snapshot_t *snapshot,
+                         size_t count,
+                         const void *const *keys,
+                         const size_t *key_lens,
+                         siltstone_value_t **values,
+                         siltstone_error_t **error);
+
+// Compacts the keys from `start` on and before `stop` to the bottom level. NULL is no bound.
+bool siltstone_compact(const siltstone_partition_t *partition,
+                       const void *start,
+                       size_t start_len,
+                       const void *stop,
+                       size_t stop_len,
+                       siltstone_error_t **error);
+
+// Begins a value of a partition that keeps large values. `len` is its length, or UINT64_MAX if it is not known.
+siltstone_writer_t *siltstone_writer_create(const siltstone_partition_t *partition,
+                                            const void *key,
+                                            size_t key_len,
+                                            uint64_t len,
+                                            siltstone_error_t **error);
+
+// Appends bytes.
+bool siltstone_writer_write(siltstone_writer_t *writer,
+                            const void *data,
+                            size_t len,
+                            siltstone_error_t **error);
+
+// Commits a value, and frees its writer, also after a failure.
+bool siltstone_writer_commit(siltstone_writer_t *writer,
+                             bool sync,
+                             siltstone_commit_t *commit,
+                             siltstone_error_t **error);
+
+// Discards a value, and frees its writer.
+void siltstone_writer_free(siltstone_writer_t *writer);
+
+// Sets `reader` to a reader of the value of a key, or to NULL if there is none: now, or in a snapshot that is not NULL.
+// A reader may be used by several threads at once.
+bool siltstone_reader_open(const siltstone_partition_t *partition,
+                           const siltstone_snapshot_t *snapshot,
+                           const void *key,
+                           size_t key_len,
+                           siltstone_reader_t **reader,
+                           siltstone_error_t **error);
+
+// Returns the length of the value.
+uint64_t siltstone_reader_size(const siltstone_reader_t *reader);
+
+// Fills `buffer` with `len` bytes from `offset` on, which must exist.
+bool siltstone_reader_read_at(const siltstone_reader_t *reader,
+                              uint64_t offset,
+                              void *buffer,
+                              size_t len,
+                              siltstone_error_t **error);
+
+// Frees a reader.
+void siltstone_reader_free(siltstone_reader_t *reader);
+
+// Begins a transaction, which reads the present state of the database.
+siltstone_transaction_t *siltstone_transaction_begin(const siltstone_db_t *db,
+                                                     siltstone_error_t **error);
+
+// Rolls a transaction back, and frees it.
+void siltstone_transaction_free(siltstone_transaction_t *transaction);
+
+// Commits a transaction, and frees it, also after a failure. After SILTSTONE_CONFLICT and SILTSTONE_DEADLOCK repeat
+// the whole work in a new one.
+bool siltstone_transaction_commit(siltstone_transaction_t *transaction,
+                                  bool sync,
+                                  siltstone_commit_t *commit,
+                                  siltstone_error_t **error);
+
+// Sets `value` to the value of a key, or to NULL: the one that the transaction wrote, or that of its begin. With
+// `for_update` the key is locked until the transaction ends, and its newest value is read.
+bool siltstone_transaction_get(siltstone_transaction_t *transaction,
+                               const siltstone_partition_t *partition,
+                               const void *key,
+                               size_t key_len,
+                               bool for_update,
+                               siltstone_value_t **value,
+                               siltstone_error_t **error);
+
+// Sets how long a lock of a key is waited for.
+bool siltstone_transaction_set_lock_timeout_ms(siltstone_transaction_t *transaction,
+                                               uint64_t timeout_ms,
+                                               siltstone_error_t **error);
+
+// Sets a key to a value.
+bool siltstone_transaction_put(siltstone_transaction_t *transaction,
+                               const siltstone_partition_t *partition,
+                               const void *key,
+                               size_t key_len,
+                               const void *value,
+                               size_t value_len,
+                               siltstone_error_t **error);
+
+// Deletes a key.
+bool siltstone_transaction_delete(siltstone_transaction_t *transaction,
+                                  const siltstone_partition_t *partition,
+                                  const void *key,
+                                  size_t key_len,
+                                  siltstone_error_t **error);
+
+// Merges an operand into the value of a key.
+bool siltstone_transaction_merge(siltstone_transaction_t *transaction,
+                                 const siltstone_partition_t *partition,
+                                 const void *key,
+                                 size_t key_len,
+                                 const void *operand,
+                                 size_t operand_len,
+                                 siltstone_error_t **error);
+
+// Deletes the keys from `start` on and before `stop`. NULL is no bound.
+bool siltstone_transaction_delete_range(siltstone_transaction_t *transaction,
+                                        const siltstone_partition_t *partition,
+                                        const void *start,
+                                        size_t start_len,
+                                        const void *stop,
+                                        size_t stop_len,
+                                        siltstone_error_t **error);
+
+// Notes a place to which the writes can be rolled back.
+bool siltstone_transaction_set_savepoint(siltstone_transaction_t *transaction,
+                                         siltstone_error_t **error);
+
+// Undoes the writes since the last savepoint, and removes it.
+bool siltstone_transaction_rollback_to_savepoint(siltstone_transaction_t *transaction,
+                                                 siltstone_error_t **error);
+
+// Returns the bytes of a value, and sets `len` to their number. They live as long as the value, also after the close of
+// the database.
+const void *siltstone_value_data(const siltstone_value_t *value,
+                                 size_t *len);
+
+// Frees a value.
+void siltstone_value_free(siltstone_value_t *value);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SILTSTONE_H */
