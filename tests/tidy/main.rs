@@ -54,7 +54,7 @@ const FOREIGN_CALLS_FILES: [&str; 3] = [
     "benches/peers/src/engines/lmdb.rs",
 ];
 /// Functions that another language calls.
-const BINDING_FILES: [&str; 11] = [
+const BINDING_FILES: [&str; 12] = [
     "bindings/c/src/batch.rs",
     "bindings/c/src/db.rs",
     "bindings/c/src/error.rs",
@@ -62,6 +62,7 @@ const BINDING_FILES: [&str; 11] = [
     "bindings/c/src/options.rs",
     "bindings/c/src/partition.rs",
     "bindings/c/src/raw.rs",
+    "bindings/c/src/secondary.rs",
     "bindings/c/src/stream.rs",
     "bindings/c/src/transaction.rs",
     "bindings/c/src/value.rs",

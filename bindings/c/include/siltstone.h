@@ -10,7 +10,7 @@
 //   `*error` to an object for siltstone_error_free, and changes no other output.
 // - An object is freed by the function that has `free` in its name, once; NULL is ignored. Objects may be freed in
 //   any order: each keeps what it needs.
-// - Databases, partitions, snapshots, values and errors may be used by several threads at once. An iterator, a batch, a
+// - Databases, secondaries, partitions, snapshots, values, readers and errors may be used by several threads at once. An iterator, a batch, a
 //   transaction, a writer and options may be used by one thread at a time.
 // - A panic inside is the error SILTSTONE_INTERNAL; it never leaves a function.
 // - A child of fork cannot use the objects of its parent: calls fail, and freeing changes nothing.
@@ -79,6 +79,18 @@ typedef enum {
   SILTSTONE_FENCED = 25,
 } siltstone_error_kind_t;
 
+// How new a read of a secondary is. docs/secondary.md describes the levels.
+typedef enum {
+  // What the secondary has.
+  SILTSTONE_LEVEL_EVENTUAL = 0,
+  // The same moment in all partitions.
+  SILTSTONE_LEVEL_PREFIX = 1,
+  // At least the commit of a token.
+  SILTSTONE_LEVEL_SESSION = 2,
+  // Everything that was committed before the read.
+  SILTSTONE_LEVEL_STRONG = 3,
+} siltstone_level_t;
+
 // Operations that are committed together.
 typedef struct siltstone_batch_t siltstone_batch_t;
 
@@ -99,6 +111,12 @@ typedef struct siltstone_partition_t siltstone_partition_t;
 
 // Options of a partition. They are stored with it.
 typedef struct siltstone_partition_options_t siltstone_partition_options_t;
+
+// A read-only instance of a database that another process writes.
+typedef struct siltstone_secondary_t siltstone_secondary_t;
+
+// A partition of a secondary.
+typedef struct siltstone_secondary_partition_t siltstone_secondary_partition_t;
 
 // The whole database at one moment.
 typedef struct siltstone_snapshot_t siltstone_snapshot_t;
@@ -502,6 +520,56 @@ bool siltstone_compact(const siltstone_partition_t *partition,
                        const void *stop,
                        size_t stop_len,
                        siltstone_error_t **error);
+
+// Opens a secondary of the database in the folder `path`. `options` may be NULL; those that are about writing are ignored.
+siltstone_secondary_t *siltstone_secondary_open(const char *path,
+                                                const siltstone_options_t *options,
+                                                siltstone_error_t **error);
+
+// Frees a secondary. Its files are free when its partitions and iterators are freed as well.
+void siltstone_secondary_free(siltstone_secondary_t *secondary);
+
+// Catches up with all that is committed. Sets `commit` to what is visible then; it may be NULL.
+bool siltstone_secondary_sync(const siltstone_secondary_t *secondary,
+                              siltstone_commit_t *commit,
+                              siltstone_error_t **error);
+
+// Opens the partition `name` of a secondary. It must exist; sync the secondary to see new ones.
+siltstone_secondary_partition_t *siltstone_secondary_partition_open(const siltstone_secondary_t *secondary,
+                                                                    const char *name,
+                                                                    siltstone_error_t **error);
+
+// Frees a partition of a secondary.
+void siltstone_secondary_partition_free(siltstone_secondary_partition_t *partition);
+
+// Sets `value` to the value of a key, or to NULL if there is none, as new as `level` (a siltstone_level_t) asks. The
+// level SILTSTONE_LEVEL_SESSION needs a `token`, others ignore it. Catches up for at most `wait_ms`, and fails with
+// SILTSTONE_BEHIND then.
+bool siltstone_secondary_get(const siltstone_secondary_partition_t *partition,
+                             uint32_t level,
+                             const siltstone_commit_t *token,
+                             uint64_t wait_ms,
+                             const void *key,
+                             size_t key_len,
+                             siltstone_value_t **value,
+                             siltstone_error_t **error);
+
+// Returns an iterator over the keys from `start` on and before `stop`, as siltstone_iter_create does, of a state that is as
+// new as siltstone_secondary_get says.
+siltstone_iter_t *siltstone_secondary_iter_create(const siltstone_secondary_partition_t *partition,
+                                                  uint32_t level,
+                                                  const siltstone_commit_t *token,
+                                                  uint64_t wait_ms,
+                                                  const void *start,
+                                                  size_t start_len,
+                                                  const void *stop,
+                                                  size_t stop_len,
+                                                  siltstone_error_t **error);
+
+// Takes the database over from its writer, which is fenced, and opens it for writing. The secondary stays, and is still
+// to be freed.
+siltstone_db_t *siltstone_secondary_promote(const siltstone_secondary_t *secondary,
+                                            siltstone_error_t **error);
 
 // Begins a value of a partition that keeps large values. `len` is its length, or UINT64_MAX if it is not known.
 siltstone_writer_t *siltstone_writer_create(const siltstone_partition_t *partition,

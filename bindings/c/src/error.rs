@@ -30,7 +30,6 @@ fn c_text(text: &str) -> CString {
 }
 
 /// The kind of a failure. ErrorKind in the documentation of the Rust crate says what each means, and how to react.
-/// cbindgen:prefix-with-name=false
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

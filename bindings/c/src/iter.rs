@@ -11,7 +11,7 @@ use crate::partition::Partition;
 use crate::raw::{bytes, free, give, guard, object, object_mut, range, set};
 
 /// A cursor over a range. It shows the state of the moment at which it was made.
-pub struct Iter(Cursor);
+pub struct Iter(pub(crate) Cursor);
 
 /// Returns an iterator over the keys from `start` on and before `stop`; NULL is no bound. It reads a snapshot that is not
 /// NULL, or the present state. It is on no entry at first.

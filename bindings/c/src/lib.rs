@@ -21,6 +21,7 @@ pub mod iter;
 pub mod options;
 pub mod partition;
 pub mod raw;
+pub mod secondary;
 pub mod stream;
 pub mod transaction;
 pub mod value;
