@@ -219,7 +219,9 @@ pub use lsm_core::db::{
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
 pub use lsm_core::hooks::{ChunkChange, Event, EventListener, Hooks};
-pub use lsm_core::options::{Compression, Durability, Options, PrefixExtractor, WriteOptions};
+pub use lsm_core::options::{
+    CompactionStyle, Compression, Durability, Options, PrefixExtractor, WriteOptions,
+};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadCursor, RemainingTime};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
 pub use lsm_core::types::{Epoch, Gap, SeqNo, Slice};

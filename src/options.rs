@@ -5,13 +5,17 @@
 //! Invariant: each partition gets a `MetaHive` of its own, so options that are used twice never
 //! make two partitions share one.
 
+mod getters;
+
 use std::fmt;
 use std::sync::Arc;
 
 use largeval::{LargeValueOptions, LargeValues};
 use lsm_core::error::Result;
 use lsm_core::hooks::{CompactionFilterFactory, Hooks, MergeOperator, ValueStoreFactory};
-use lsm_core::options::{Compression, PartitionOptions as StoredOptions, PrefixExtractor};
+use lsm_core::options::{
+    CompactionStyle, Compression, PartitionOptions as StoredOptions, PrefixExtractor,
+};
 use metahive::{MetaHive, MetaHiveOptions};
 
 /// Options of a partition: how it is stored, and its hooks.
@@ -239,6 +243,35 @@ impl PartitionOptions {
         self
     }
 
+    /// Sets the rule by which tables are merged, or removed.
+    ///
+    /// [`CompactionStyle::Fifo`] keeps the newest tables and removes the oldest ones with all their entries, beyond a
+    /// number of bytes or an age. No table is merged: a get asks the filter of each table, and a scan reads all of them.
+    /// Default [`CompactionStyle::Leveled`]. In effect at once; tables stay where they are. See
+    /// `docs/compaction-styles.md`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{CompactionStyle, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let fifo = CompactionStyle::Fifo { bytes_max: 3000, seconds_max: u64::MAX };
+    /// let options = PartitionOptions::new().compaction_style(fifo);
+    /// let events = db.partition_with("events", options)?;
+    /// for n in 0..20 {
+    ///     events.put(format!("event {n:02}"), "it happened")?;
+    ///     events.flush()?; // a table
+    /// }
+    /// db.wait_idle()?;
+    /// assert!(!events.contains("event 00")?);
+    /// assert!(events.contains("event 19")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn compaction_style(mut self, style: CompactionStyle) -> PartitionOptions {
+        self.stored.compaction_style = style;
+        self
+    }
+
     /// Gives the partition metadata for every entry: checksums that a flush creates, that every
     /// compaction verifies, and that confirm the repair of damaged entries. See
     /// [`metahive`](crate::metahive). Default: none.
@@ -367,60 +400,6 @@ impl PartitionOptions {
         self
     }
 
-    /// Returns whether writes go to the log.
-    #[must_use]
-    pub fn get_logged(&self) -> bool {
-        self.stored.logged
-    }
-
-    /// Returns the compression of tables in level 2 and deeper.
-    #[must_use]
-    pub fn get_compression(&self) -> Compression {
-        self.stored.compression
-    }
-
-    /// Returns the size, in bytes, beyond which a data block is closed.
-    #[must_use]
-    pub fn get_block_bytes(&self) -> u32 {
-        self.stored.block_bytes
-    }
-
-    /// Returns the bits of the Bloom filter per key.
-    #[must_use]
-    pub fn get_bloom_bits_per_key(&self) -> u32 {
-        self.stored.bloom_bits_per_key
-    }
-
-    /// Returns the size, in bytes, beyond which a table is closed.
-    #[must_use]
-    pub fn get_table_bytes(&self) -> u64 {
-        self.stored.table_bytes
-    }
-
-    /// Returns the number of tables that triggers a compaction of level 0.
-    #[must_use]
-    pub fn get_level0_tables(&self) -> u32 {
-        self.stored.level0_tables
-    }
-
-    /// Returns the target size, in bytes, of the first level below level 0.
-    #[must_use]
-    pub fn get_level_base_bytes(&self) -> u64 {
-        self.stored.level_base_bytes
-    }
-
-    /// Returns the ratio between the target sizes of two adjacent levels.
-    #[must_use]
-    pub fn get_level_multiplier(&self) -> u32 {
-        self.stored.level_multiplier
-    }
-
-    /// Returns the prefix of keys that the Bloom filters of tables have as well.
-    #[must_use]
-    pub fn get_prefix_extractor(&self) -> Option<PrefixExtractor> {
-        self.stored.prefix_extractor
-    }
-
     /// Returns the options that the engine stores, and the hooks if any were named.
     ///
     /// # Errors
@@ -480,46 +459,4 @@ fn store_name(hooks: &Hooks) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_partition_gets_a_metahive_of_its_own() {
-        let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
-        let one = options.clone().into_parts().unwrap().1.expect("hooks are named");
-        let two = options.into_parts().unwrap().1.expect("hooks are named");
-        assert_eq!((one.filters.len(), two.filters.len()), (1, 1));
-        assert!(!Arc::ptr_eq(&one.filters[0], &two.filters[0]));
-    }
-
-    #[test]
-    fn hooks_are_left_alone_unless_one_is_named() {
-        assert!(PartitionOptions::new().logged(false).into_parts().unwrap().1.is_none());
-        let off = PartitionOptions::new().metahive(MetaHiveOptions::default()).hooks(Hooks::new());
-        assert!(off.into_parts().unwrap().1.is_some_and(|hooks| hooks.filters.is_empty()));
-    }
-
-    #[test]
-    fn a_getter_returns_what_its_setter_set() {
-        let options = PartitionOptions::new()
-            .logged(false)
-            .compression(Compression::None)
-            .block_bytes(1)
-            .bloom_bits_per_key(2)
-            .table_bytes(3)
-            .level0_tables(4)
-            .level_base_bytes(5)
-            .level_multiplier(6)
-            .prefix_extractor(PrefixExtractor::Fixed(7));
-        assert!(!options.get_logged());
-        assert_eq!(options.get_compression(), Compression::None);
-        assert_eq!(options.get_block_bytes(), 1);
-        assert_eq!(options.get_bloom_bits_per_key(), 2);
-        assert_eq!(options.get_table_bytes(), 3);
-        assert_eq!(options.get_level0_tables(), 4);
-        assert_eq!(options.get_level_base_bytes(), 5);
-        assert_eq!(options.get_level_multiplier(), 6);
-        assert_eq!(options.get_prefix_extractor(), Some(PrefixExtractor::Fixed(7)));
-        assert_eq!(options.prefix_extractor(None).get_prefix_extractor(), None);
-    }
-}
+mod tests;

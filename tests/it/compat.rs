@@ -16,6 +16,7 @@
 mod backups;
 mod clear;
 mod cuts;
+mod fifo;
 mod flush_beyond_sync;
 mod gaps;
 mod keys;

@@ -25,6 +25,7 @@ mod encrypted;
 mod exchange;
 mod facade;
 mod fault;
+mod fifo;
 mod filled;
 mod fixtures;
 mod flush_beyond_sync;

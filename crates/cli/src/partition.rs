@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use siltstone::{
-    Compression, Durability, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
-    PrefixExtractor,
+    CompactionStyle, Compression, Durability, LargeValueOptions, MetaHiveOptions, Partition,
+    PartitionOptions, PrefixExtractor,
 };
 
 use crate::bench::folder::parse_bytes;
@@ -105,6 +105,12 @@ pub(crate) struct OptionArgs {
     /// Prefix of keys by which scans pass over tables: fixed:LENGTH, through:CHARACTER, through:0xHH or none
     #[arg(long, value_name = "PREFIX", value_parser = parse_prefix)]
     prefix_extractor: Option<Prefix>,
+    /// Bytes beyond which the oldest tables are removed with all their entries (FIFO); 0 for levels
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    fifo_bytes: Option<u64>,
+    /// Age in seconds beyond which tables of a FIFO are removed; 0 for no limit
+    #[arg(long, value_name = "SECONDS")]
+    fifo_seconds: Option<u64>,
     /// Store a checksum with every entry (MetaHive), in the place of other hooks
     #[arg(long)]
     metahive: bool,
@@ -173,6 +179,8 @@ impl OptionArgs {
         if let Some(Prefix(extractor)) = self.prefix_extractor {
             options = options.prefix_extractor(extractor);
         }
+        let style = self.style(options.get_compaction_style());
+        options = options.compaction_style(style);
         if self.metahive {
             options = options.metahive(MetaHiveOptions::default());
         }
@@ -180,6 +188,30 @@ impl OptionArgs {
             options = options.large_values(LargeValueOptions::default());
         }
         options
+    }
+}
+
+impl OptionArgs {
+    /// The rule of compactions that the arguments make of `stored`.
+    fn style(&self, stored: CompactionStyle) -> CompactionStyle {
+        let (bytes, seconds) = match stored {
+            CompactionStyle::Fifo { bytes_max, seconds_max } => (bytes_max, seconds_max),
+            _ => (0, u64::MAX),
+        };
+        let bytes_max = self.fifo_bytes.unwrap_or(bytes);
+        let seconds_max = match self.fifo_seconds {
+            None => seconds,
+            Some(0) => u64::MAX,
+            Some(limit) => limit,
+        };
+        match bytes_max {
+            // An age alone is a limit as well.
+            0 if seconds_max != u64::MAX && self.fifo_bytes.is_none() => {
+                CompactionStyle::Fifo { bytes_max: u64::MAX, seconds_max }
+            }
+            0 => CompactionStyle::Leveled,
+            _ => CompactionStyle::Fifo { bytes_max, seconds_max },
+        }
     }
 }
 
@@ -241,7 +273,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
     };
     let extractor = options.get_prefix_extractor();
     let extractor = extractor.map_or_else(|| "none".to_owned(), |it| it.to_string());
-    let rows: [(&str, Value); 10] = [
+    let rows: [(&str, Value); 11] = [
         ("partition", partition.name().into()),
         ("logged", options.get_logged().into()),
         ("compression", compression.into()),
@@ -252,6 +284,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
         ("level_base_bytes", options.get_level_base_bytes().into()),
         ("level_multiplier", options.get_level_multiplier().into()),
         ("prefix_extractor", extractor.into()),
+        ("compaction_style", options.get_compaction_style().to_string().into()),
     ];
     let text: Vec<String> = rows
         .iter()

@@ -3,8 +3,10 @@
 //! File system, clock and background work are separate arguments, so options can be printed,
 //! compared and stored. A bad value is an error of `open`, never a panic.
 
+mod compaction_style;
 mod prefix_extractor;
 
+pub use compaction_style::CompactionStyle;
 pub use prefix_extractor::PrefixExtractor;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -249,6 +251,8 @@ pub struct PartitionOptions {
     /// have it. Default `None`. No effect without blooms. Tables that were written with another extractor are not
     /// asked.
     pub prefix_extractor: Option<PrefixExtractor>,
+    /// The rule by which tables are merged, or removed. Default [`CompactionStyle::Leveled`].
+    pub compaction_style: CompactionStyle,
 }
 
 impl Default for PartitionOptions {
@@ -263,6 +267,7 @@ impl Default for PartitionOptions {
             level_base_bytes: 256 << 20,
             level_multiplier: 10,
             prefix_extractor: None,
+            compaction_style: CompactionStyle::Leveled,
         }
     }
 }
@@ -322,6 +327,7 @@ impl PartitionOptions {
         level_base_bytes: u64,
         level_multiplier: u32,
         prefix_extractor: Option<PrefixExtractor>,
+        compaction_style: CompactionStyle,
     }
 }
 
@@ -336,6 +342,9 @@ impl PartitionOptions {
         at_least("level_base_bytes", self.level_base_bytes, 1 << 10)?;
         at_least("level_multiplier", self.level_multiplier.into(), 2)?;
         at_most("level_multiplier", self.level_multiplier.into(), 100)?;
+        if let CompactionStyle::Fifo { bytes_max, .. } = self.compaction_style {
+            at_least("bytes_max of the FIFO", bytes_max, 1)?;
+        }
         match self.prefix_extractor {
             Some(PrefixExtractor::Fixed(len)) => {
                 at_least("the length of prefix_extractor", len.into(), 1)

@@ -43,6 +43,18 @@ fn partitions_are_created_changed_cleared_and_dropped() {
             printed(at, &["partition", "set", "db", "users", "--prefix-extractor", given], 0);
         assert!(text.contains(&format!("prefix_extractor  {shown}\n")), "{text}");
     }
+    for (given, shown) in [
+        (&["--fifo-bytes", "10MiB"][..], "fifo:10485760"),
+        (&["--fifo-seconds", "60"], "fifo:10485760,60s"),
+        (&["--fifo-bytes", "1KiB"], "fifo:1024,60s"),
+        (&["--fifo-seconds", "0"], "fifo:1024"),
+        (&["--fifo-bytes", "0"], "leveled"),
+        (&["--fifo-seconds", "5"], "fifo:18446744073709551615,5s"),
+        (&["--fifo-bytes", "0"], "leveled"),
+    ] {
+        let text = printed(at, &[&["partition", "set", "db", "users"], given].concat(), 0);
+        assert!(text.contains(&format!("compaction_style  {shown}\n")), "{text}");
+    }
     for wrong in ["fixed:0", "fixed:65536", "fixed:", "through:", "through:ab", "through:0x+1", "8"]
     {
         let set = ["partition", "set", "db", "users", "--prefix-extractor", wrong];

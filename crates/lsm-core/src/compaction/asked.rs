@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::fifo::FifoLimits;
 use super::leveled::{LAST, Shape};
 use super::picker::{GROWN_TABLES_MAX, Picker};
 use super::{Compaction, Trigger};
@@ -54,6 +55,10 @@ impl Picker<'_> {
     fn descent(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
         if let Some(job) = self.cleared() {
             return RangePick::Due(job);
+        }
+        // The range of a FIFO is as compact as it gets, once the oldest tables are gone.
+        if let Some(limits) = FifoLimits::of(self.version) {
+            return self.fifo(limits).map_or(RangePick::Done, RangePick::Due);
         }
         let base = Shape::of(self.version).base;
         // From above: what a level gives down is then part of the next step. From below the last level

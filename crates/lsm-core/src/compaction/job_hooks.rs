@@ -34,6 +34,8 @@ pub struct JobHooks<'a> {
     pub(super) spans: DeletedRanges,
     /// No one reads while the job runs.
     pub(super) is_without_readers: bool,
+    /// No entry survives.
+    pub(super) lets_all_go: bool,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<JobFilter>,
     pub(super) sealing: Option<JobFilter>,
@@ -77,6 +79,7 @@ impl<'a> JobHooks<'a> {
             clear_seqs: ClearSeqs::default(),
             spans: DeletedRanges::default(),
             is_without_readers: false,
+            lets_all_go: false,
             inject,
             deciding: Vec::new(),
             sealing: None,

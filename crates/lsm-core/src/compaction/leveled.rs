@@ -14,6 +14,7 @@
 //!    pass older entries.
 
 use super::Busy;
+use super::fifo::FifoLimits;
 use crate::limits::LEVEL_COUNT;
 use crate::options::{Compression, PartitionOptions};
 use crate::version::PartitionVersion;
@@ -81,6 +82,9 @@ impl Shape {
 
 /// About how many bytes compactions have to rewrite before every level has its size.
 pub fn compaction_debt(version: &PartitionVersion) -> u64 {
+    if FifoLimits::of(version).is_some() {
+        return 0;
+    }
     let shape = Shape::of(version);
     let level0 = &version.levels[0];
     let mut carried = 0;

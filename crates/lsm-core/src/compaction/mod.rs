@@ -8,6 +8,7 @@
 //! picker.rs     the next job: a `Compaction`
 //! asked.rs      the same for a range that the user asked for
 //! small.rs      the same for neighbours that are much smaller than a table
+//! fifo.rs       the oldest tables of a partition that is a FIFO
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction, repair or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables
@@ -38,6 +39,7 @@
 mod asked;
 mod damaged;
 mod export_range;
+mod fifo;
 mod fill;
 mod inputs;
 mod job_hooks;
@@ -75,7 +77,7 @@ pub use split::Split;
 #[cfg(test)]
 pub(crate) use tests::drawing;
 
-use crate::types::FileNo;
+use crate::types::{FileNo, SeqNo};
 use crate::version::{SstMeta, Table, UserRange};
 
 /// The way in which a compaction treats its inputs.
@@ -108,6 +110,8 @@ pub enum Trigger {
     Small,
     /// The user asked for a range.
     Range,
+    /// The oldest tables of a partition that is a FIFO.
+    Fifo,
     /// A job found it damaged: rewritten in place.
     Repair,
 }
@@ -134,6 +138,12 @@ pub struct Compaction {
 }
 
 impl Compaction {
+    /// Returns `true` if a reader at one of the snapshots, ascending, sees entries of the inputs.
+    pub fn is_seen_by(&self, snapshots: &[SeqNo]) -> bool {
+        let newest = snapshots.last();
+        newest.is_some_and(|seq| self.tables().any(|(_, table)| table.meta.oldest() <= *seq))
+    }
+
     /// The repair of a damaged table of `level`, in place.
     pub fn repair(level: usize, table: Arc<Table>) -> Compaction {
         Compaction {

@@ -128,6 +128,7 @@ pub struct Outputs<'a> {
     kept: BTreeMap<SeqNo, u64>,
     /// When entries of the table under way expire, and the mark of the rule that says so.
     expiries: ExpiryNotes,
+    written_at: Option<u64>,
     expiry_rule: Option<u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
@@ -168,6 +169,7 @@ impl<'a> Outputs<'a> {
             compression,
             kept: BTreeMap::new(),
             expiries: ExpiryNotes::default(),
+            written_at: None,
             expiry_rule: None,
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
@@ -295,6 +297,11 @@ impl<'a> Outputs<'a> {
         *self.kept.entry(snapshot).or_default() += 1;
     }
 
+    /// Has each table remember when its entries were flushed.
+    pub(super) fn set_written_at(&mut self, unix_seconds: u64) {
+        self.written_at = Some(unix_seconds);
+    }
+
     /// Has each table remember when its entries expire, by the rule with this mark.
     pub(super) fn remember_expiries(&mut self, rule: u64) {
         self.expiry_rule = Some(rule);
@@ -373,6 +380,7 @@ impl<'a> Outputs<'a> {
                 compression: Some(self.compression),
                 kept: fold_kept(std::mem::take(&mut self.kept)),
                 expiries: self.expiry_rule.map(|rule| self.expiries.take(rule)),
+                written_at: self.written_at,
                 ..SstMeta::of(summary)
             });
         }

@@ -3,7 +3,8 @@
 //! The database calls it when a compaction thread is free and something has changed. The choice is
 //! a pure function of the fields.
 //!
-//! The order of the choice:
+//! A partition that is a FIFO loses its oldest tables (`fifo.rs`), and no table is merged. Otherwise the order of the
+//! choice:
 //! 1. tables below a clear sequence, which no reader sees;
 //! 2. the level with the highest score, if that is at least 1;
 //! 3. a table whose entries are tombstones by half;
@@ -24,6 +25,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::fifo::FifoLimits;
 use super::leveled::{LAST, Shape, level_compression};
 use super::{Busy, Compaction, Cursors, Method, Trigger, hull, overlapping_group};
 use crate::types::{FileNo, SeqNo};
@@ -63,6 +65,8 @@ pub struct Picker<'a> {
     /// The tables that are rewritten because enough of them can go: kept for snapshots that were
     /// released, or expired.
     pub outdated: &'a BTreeSet<FileNo>,
+    /// The time in seconds since 1970.
+    pub unix_seconds: u64,
 }
 
 /// Returns `true` if a quarter of the table's entries are tombstones: such a table comes first within
@@ -83,6 +87,9 @@ impl Picker<'_> {
     pub fn pick(&self) -> Option<Compaction> {
         if let Some(job) = self.cleared() {
             return Some(job);
+        }
+        if let Some(limits) = FifoLimits::of(self.version) {
+            return self.fifo(limits);
         }
         let shape = Shape::of(self.version);
         // The last level is never due by size: it has no level to give to.
@@ -114,6 +121,9 @@ impl Picker<'_> {
 
     /// The merge of level 0, if it is due and no running job is in the way.
     pub fn pick_level0(&self) -> Option<Compaction> {
+        if FifoLimits::of(self.version).is_some() {
+            return None;
+        }
         let shape = Shape::of(self.version);
         let score = shape.score(self.version, 0, self.busy);
         let job = self.level0(shape.base, UserRange::ALL, Trigger::Level0);

@@ -8,6 +8,7 @@
 //! 2. No table on the chosen level overlaps it, and no running job may write there.
 //! 3. Level 0 is always a valid choice.
 
+use super::fifo::FifoLimits;
 use super::{Busy, Shape};
 use crate::limits::LEVEL_COUNT;
 use crate::version::{PartitionVersion, UserRange};
@@ -15,6 +16,10 @@ use crate::version::{PartitionVersion, UserRange};
 /// The deepest level to which a table that is newer than everything else and holds user keys of
 /// `range` can be added.
 pub fn ingest_level(version: &PartitionVersion, busy: &Busy, range: UserRange<'_>) -> usize {
+    // A FIFO has its tables in the order of their age, on level 0.
+    if FifoLimits::of(version).is_some() {
+        return 0;
+    }
     if version.levels[0].tables().iter().any(|table| table.meta.overlaps(range)) {
         // Level 0 orders overlapping tables by age; below it the newer table would be hidden by the
         // older one.

@@ -63,6 +63,8 @@ pub struct DropRules<'a> {
     is_open: bool,
     /// No one reads, and no snapshot is taken, while the job runs.
     is_without_readers: bool,
+    /// No entry survives: the tables of a FIFO go, and no snapshot sees them.
+    lets_all_go: bool,
     /// See [`DropRules::kept_for`].
     kept_for: Option<SeqNo>,
 }
@@ -84,6 +86,7 @@ impl<'a> DropRules<'a> {
             last: None,
             is_open: false,
             is_without_readers: false,
+            lets_all_go: false,
             kept_for: None,
         }
     }
@@ -99,6 +102,12 @@ impl<'a> DropRules<'a> {
     #[must_use]
     pub fn without_readers(self, is_without_readers: bool) -> DropRules<'a> {
         DropRules { is_without_readers, ..self }
+    }
+
+    /// The same for a job that leaves nothing of its inputs, if it `lets_all_go`.
+    #[must_use]
+    pub fn letting_all_go(self, lets_all_go: bool) -> DropRules<'a> {
+        DropRules { lets_all_go, ..self }
     }
 
     /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
@@ -154,6 +163,9 @@ impl<'a> DropRules<'a> {
         self.kept_for = None;
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
             return DropDecision::Twin;
+        }
+        if self.lets_all_go {
+            return DropDecision::Drop;
         }
         let was_open = std::mem::replace(&mut self.is_open, false) && is_version;
         let is_operand = key.trailer.kind() == Some(EntryKind::Operand);

@@ -83,6 +83,8 @@ pub struct RunContext<'a> {
     pub should_stop: &'a dyn Fn() -> bool,
     /// The sources of a repair.
     pub sources: Option<Arc<dyn RepairSources>>,
+    /// The time at which the job began, in seconds since 1970.
+    pub unix_seconds: u64,
 }
 
 impl<'a> Merge<'a> {
@@ -182,9 +184,11 @@ impl<'a> Merge<'a> {
     /// # Cost
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
-        let RunContext { factory, tables, mut stages, should_stop, sources } = context;
+        let RunContext { factory, tables, mut stages, should_stop, sources, unix_seconds } =
+            context;
         stages.clear_seqs = self.clear_seqs.clone();
         stages.spans = self.spans.clone();
+        stages.lets_all_go = self.compaction.is_some_and(|it| it.trigger == Trigger::Fifo);
         let findings = JobFindings::default();
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
@@ -202,6 +206,11 @@ impl<'a> Merge<'a> {
         };
         self.start(&mut stages, described)?;
         let mut outputs = self.outputs(factory, &stages);
+        if self.version.options.compaction_style.has_age() {
+            // Entries do not get younger by a repair.
+            let before = self.input_tables().filter_map(|(_, table)| table.meta.written_at).max();
+            outputs.set_written_at(before.unwrap_or(unix_seconds));
+        }
         if self.range.is_some() {
             outputs.values_only(&tables.dir);
         }

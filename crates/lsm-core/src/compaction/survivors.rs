@@ -148,7 +148,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             rules: DropRules::new(stages.snapshots)
                 .with_clear_seqs(stages.clear_seqs.clone())
                 .with_spans(stages.spans.clone())
-                .without_readers(stages.is_without_readers),
+                .without_readers(stages.is_without_readers)
+                .letting_all_go(stages.lets_all_go),
             stages,
             below,
             split,

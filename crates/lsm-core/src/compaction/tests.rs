@@ -61,6 +61,7 @@ fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursor
         rewrite_before: None,
         held: &[],
         outdated: &NONE,
+        unix_seconds: 0,
     }
 }
 

@@ -33,7 +33,7 @@ use super::jobs::{Claimed, Jobs, RangeGoal, RangeStep};
 use super::log::Log;
 use super::ownership::Ownership;
 use super::restore::Restorer;
-use crate::compaction::{Compaction, Finish, Merge, Method};
+use crate::compaction::{Compaction, Finish, Merge, Method, Trigger};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
@@ -206,6 +206,13 @@ impl Compactor {
             }
             return Ok(moved);
         }
+        // The removal of live entries is a decision, as that of a filter.
+        let is_fifo = compaction.trigger == Trigger::Fifo;
+        let job = self.runner.start_deciding(partition, is_fifo);
+        // Taken since the pick: the tables wait for its end.
+        if is_fifo && compaction.is_seen_by(&job.snapshots.registered) {
+            return Ok(Vec::new());
+        }
         if compaction.method == Method::Drop {
             let removed = compaction.tables().map(|(_, table)| table.clone()).collect();
             let changes = changes(partition.id, compaction, &[]);
@@ -215,7 +222,6 @@ impl Compactor {
             }
             return Ok(Vec::new());
         }
-        let job = self.runner.start(partition);
         let merge = Merge::compaction(compaction, version);
         let mut made = self.runner.run(&job, &merge, &|| {
             // A compaction may give up at any time, because its inputs are still live. A close

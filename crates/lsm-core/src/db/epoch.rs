@@ -124,6 +124,7 @@ impl<'a> Tables<'a> {
                 stages,
                 should_stop: &|| false,
                 sources: None,
+                unix_seconds: self.unix_time.as_secs(),
             };
             match merge.run(context)? {
                 JobOutcome::Done { tables, values, .. } => {

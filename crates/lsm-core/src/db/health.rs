@@ -14,6 +14,7 @@ use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, 
 use crate::clock::ClockJump;
 use crate::compaction::compaction_debt;
 use crate::machine::open_files_limit;
+use crate::options::CompactionStyle;
 use crate::partition::PartitionState;
 use crate::stats::ValueStoreStats;
 use crate::types::Gap;
@@ -53,7 +54,7 @@ pub struct PartitionHealth {
     pub name: String,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: Gauge,
-    /// Tables in level 0.
+    /// Tables in level 0. Without a limit (`u64::MAX`) if the partition is a FIFO.
     pub level0_tables: Gauge,
     /// Gaps: ranges of keys that are damaged beyond repair, and whose loss is not accepted.
     pub gaps: Vec<Gap>,
@@ -78,7 +79,11 @@ impl PartitionHealth {
         let options = &view.version.options;
         let debt = compaction_debt(&view.version);
         let level0 = view.version.levels[0].tables().len() as u64;
-        let trigger = u64::from(options.level0_tables);
+        let trigger = match options.compaction_style {
+            CompactionStyle::Leveled => u64::from(options.level0_tables),
+            // No compaction would merge them, so their number delays no writer.
+            CompactionStyle::Fifo { .. } => u64::MAX,
+        };
         PartitionHealth {
             name: partition.name.to_string(),
             compaction_debt_bytes: gauge(debt, options.level_base_bytes, DEBT_SOFT, DEBT_HARD),

@@ -83,9 +83,19 @@ pub(super) struct JobRunner {
 impl JobRunner {
     /// Begins a flush or a compaction of a partition.
     pub(super) fn start(&self, partition: &Arc<PartitionState>) -> StartedJob {
+        self.start_deciding(partition, false)
+    }
+
+    /// The same; if the job `decides`, snapshots that are taken from now on keep the present view, until the result is
+    /// installed.
+    pub(super) fn start_deciding(
+        &self,
+        partition: &Arc<PartitionState>,
+        decides: bool,
+    ) -> StartedJob {
         let version = partition.view().version.clone();
         let hooks = partition.hooks();
-        let (snapshots, deciding) = if hooks.decides() {
+        let (snapshots, deciding) = if decides || hooks.decides() {
             let (snapshots, deciding) =
                 self.snapshots.for_deciding_job(partition, || self.commit.visible_seq());
             (snapshots, Some(deciding))
@@ -129,7 +139,14 @@ impl JobRunner {
         };
         let sources = repaired.map(|partition| self.repair_sources(partition.pin()));
         let tables = &self.tables;
-        let context = RunContext { factory, tables, stages, should_stop, sources };
+        let context = RunContext {
+            factory,
+            tables,
+            stages,
+            should_stop,
+            sources,
+            unix_seconds: unix_time.as_secs(),
+        };
         match merge.run(context)? {
             JobOutcome::Faulty(fault) => {
                 let Damage { file, offset, what, .. } = self.damage_of(version, &fault);

@@ -62,7 +62,8 @@
 //! range            first key, first key after it (empty: it has no end), sequence of the deletion
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier;
-//!                  with the skip bit: 9 prefix extractor (`sstable/bloom.rs` has its number)
+//!                  with the skip bit: 9 prefix extractor (`sstable/bloom.rs` has its number),
+//!                  10 the most bytes of a FIFO (absent: leveled), 11 its most seconds
 //! fields           until the body ends: tag as above, length, value (one varint unless said);
 //!                  ascending; an absent one has its default
 //! ```

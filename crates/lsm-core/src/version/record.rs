@@ -8,6 +8,8 @@
 //!    range.
 //! 2. Fields ascend, so equal records have equal bytes.
 
+mod options;
+
 use std::fmt;
 
 use super::expiries::Expiries;
@@ -15,13 +17,15 @@ use super::table::{Bounds, Kept, SstMeta};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
-use crate::options::{Compression, PartitionOptions, PrefixExtractor};
+use crate::options::Compression;
 use crate::sstable::SstIdentity;
 use crate::types::{
     DbId, DeletedRange, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo,
     Trailer,
 };
 use crate::wal::{LogPlace, Position};
+
+pub use options::{put_options, read_options};
 
 /// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +298,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
         put_hint(out, 7, &value);
     }
     meta.expiries.iter().for_each(|expiries| put_hint(out, 8, &expiries.encode()));
+    meta.written_at.iter().for_each(|seconds| put_number(out, 9 << 1 | 1, *seconds));
 }
 
 /// Reads what [`put_meta`] wrote, to the end of `r`.
@@ -318,6 +323,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let mut compression = None;
     let mut kept = Vec::new();
     let mut expiries = None;
+    let mut written_at = None;
     read_fields(r, "table", |tag, value| {
         match tag {
             1 => global_seq = Some(SeqNo::new(number(value)?)?),
@@ -326,6 +332,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
             6 => compression = u8::try_from(number(value)?).ok().and_then(Compression::from_u8),
             7 => kept = read_kept(value)?,
             8 => expiries = Some(Expiries::decode(value).ok()?),
+            9 => written_at = Some(number(value)?),
             _ => return Some(false),
         }
         Some(true)
@@ -358,6 +365,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         compression,
         kept: kept.into(),
         expiries,
+        written_at,
     })
 }
 
@@ -432,69 +440,4 @@ fn read_fields(
         }
     }
     Ok(())
-}
-
-/// Appends options as `edit.rs` describes them.
-pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
-    // Destructured, so that a new option does not compile until it is stored.
-    let PartitionOptions {
-        logged,
-        compression,
-        block_bytes,
-        bloom_bits_per_key,
-        table_bytes,
-        level0_tables,
-        level_base_bytes,
-        level_multiplier,
-        prefix_extractor,
-    } = options;
-    put_field(out, 1, u64::from(*logged));
-    put_field(out, 2, u64::from(*compression as u8));
-    put_field(out, 3, u64::from(*block_bytes));
-    put_field(out, 4, u64::from(*bloom_bits_per_key));
-    put_field(out, 5, *table_bytes);
-    put_field(out, 6, u64::from(*level0_tables));
-    put_field(out, 7, *level_base_bytes);
-    put_field(out, 8, u64::from(*level_multiplier));
-    // A reader that skips it asks no bloom for prefixes, and finds the same entries.
-    if let Some(extractor) = prefix_extractor {
-        put_number(out, 9 << 1 | 1, extractor.number().into());
-    }
-}
-
-/// Reads what [`put_options`] wrote, to the end of `r`.
-pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
-    let mut options = PartitionOptions::default();
-    let mut compression = None;
-    read_fields(r, "partition", |tag, value| {
-        if !(1..=9).contains(&tag) {
-            return Some(false);
-        }
-        let n = number(value)?;
-        match tag {
-            1 if n <= 1 => options.logged = n == 1,
-            1 => return None,
-            // Checked after the fields, so that an unknown number is reported as newer code and not
-            // as damage.
-            2 => compression = Some(n),
-            3 => options.block_bytes = u32::try_from(n).ok()?,
-            4 => options.bloom_bits_per_key = u32::try_from(n).ok()?,
-            5 => options.table_bytes = n,
-            6 => options.level0_tables = u32::try_from(n).ok()?,
-            7 => options.level_base_bytes = n,
-            8 => options.level_multiplier = u32::try_from(n).ok()?,
-            // An unknown number counts as absent.
-            9 => options.prefix_extractor = PrefixExtractor::from_number(u32::try_from(n).ok()?),
-            _ => return Some(false),
-        }
-        Some(true)
-    })?;
-    if let Some(n) = compression {
-        let known = u8::try_from(n).ok().and_then(Compression::from_u8);
-        options.compression =
-            known.ok_or_else(|| EditFault::Unsupported(format!("compression {n}")))?;
-    }
-    // From here on the options are trusted: no division by a number from a file.
-    options.check().map_err(|_| r.malformed("options out of range"))?;
-    Ok(options)
 }

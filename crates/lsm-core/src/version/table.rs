@@ -99,6 +99,9 @@ pub struct SstMeta {
     pub kept: Arc<[Kept]>,
     /// The times at which its entries expire; absent if no filter computed them.
     pub expiries: Option<Expiries>,
+    /// The time at which its entries were flushed, in seconds since 1970; absent unless tables of the partition go by
+    /// their age.
+    pub written_at: Option<u64>,
 }
 
 impl SstMeta {
@@ -127,6 +130,7 @@ impl SstMeta {
             compression: None,
             kept: Arc::new([]),
             expiries: None,
+            written_at: None,
         }
     }
 

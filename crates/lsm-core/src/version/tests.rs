@@ -22,7 +22,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MemFs};
 use crate::hooks::Rules;
 use crate::hooks::WhenAbsent;
-use crate::options::{Compression, PrefixExtractor};
+use crate::options::{CompactionStyle, Compression, PrefixExtractor};
 use crate::sstable::SstIdentity;
 use crate::types::{DeletedRange, EntryKind, Gap, InternalKey, KeyForm, MemtableId, Trailer};
 
@@ -155,6 +155,7 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
         compression: None,
         kept: Arc::new([]),
         expiries: None,
+        written_at: None,
     }
 }
 
@@ -370,6 +371,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 meta.kept = [Kept { snapshot: seq(pick), entries: word.into() }].into();
             }
             meta.expiries = (word >> 21 & 1 == 1).then(expiries);
+            meta.written_at = (word >> 22 & 1 == 1).then_some(pick);
             vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
         4 => {
@@ -431,6 +433,11 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 level_multiplier: 2 + word % 90,
                 table_bytes: 1024 + u64::from(word),
                 prefix_extractor: PrefixExtractor::from_number(word),
+                compaction_style: match word % 3 {
+                    0 => CompactionStyle::Leveled,
+                    1 => CompactionStyle::Fifo { bytes_max: 1 + pick, seconds_max: u64::MAX },
+                    _ => CompactionStyle::Fifo { bytes_max: 1, seconds_max: pick },
+                },
                 ..PartitionOptions::default()
             };
             vec![Change::PartitionOptionsChanged {

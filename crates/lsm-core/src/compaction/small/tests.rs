@@ -39,6 +39,7 @@ fn with_joined<T>(
         rewrite_before: None,
         held: &[],
         outdated: &BTreeSet::new(),
+        unix_seconds: 0,
     })
 }
 

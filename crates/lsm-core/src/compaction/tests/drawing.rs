@@ -64,6 +64,7 @@ pub(crate) fn table(text: &str) -> SstMeta {
         compression: Some(options().compression),
         kept: [].into(),
         expiries: None,
+        written_at: None,
     }
 }
 

@@ -15,6 +15,7 @@ use super::JobsEnv;
 use crate::compaction::{Busy, Compaction, Cursors, Picker};
 use crate::error::{Error, Result};
 use crate::hooks::{Ageing, catch};
+use crate::options::CompactionStyle;
 use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta};
@@ -241,6 +242,10 @@ impl Claims {
         self.waits_for_time =
             newest_clear.is_some_and(|clear_seq| version.reaches_below(*clear_seq));
         self.waits_for_time |= !version.spans.is_empty();
+        // A FIFO loses tables by their age, and when snapshots are released.
+        let style = version.options.compaction_style;
+        self.waits_for_time |=
+            style.has_age() || (style != CompactionStyle::Leveled && !context.held.is_empty());
         let mut outdated = self.released(&version, context);
         outdated.extend(erasable(&version, &context.held));
         if let Some(ageing) = ageing_of(partition, context)? {
@@ -338,6 +343,7 @@ impl Claims {
             rewrite_before,
             held: &context.held,
             outdated,
+            unix_seconds: context.unix_time.as_secs(),
         };
         // It changes nothing, so nothing is half done if a hook panics.
         catch("a hook", || use_it(&picker))

@@ -288,5 +288,6 @@ fn meta_of(name: FileName, table: &FoundTable) -> SstMeta {
         compression: None,
         kept: Arc::new([]),
         expiries: None,
+        written_at: None,
     }
 }

@@ -1,6 +1,7 @@
 //! The pressure on writes and its cause: pure functions of the content of a partition.
 
 use crate::compaction::compaction_debt;
+use crate::options::CompactionStyle;
 use crate::partition::PartitionState;
 
 /// Pressure at which writes stop.
@@ -73,6 +74,10 @@ pub(super) fn share(got: u64, soft: u64, hard: u64) -> u32 {
 pub(super) fn own_pressure(partition: &PartitionState) -> Pressure {
     let view = partition.view();
     let options = &view.version.options;
+    if options.compaction_style != CompactionStyle::Leveled {
+        // No compaction would relieve it.
+        return Pressure { permille: 0, cause: StallCause::Level0 };
+    }
     let level0 = view.version.levels[0].tables().len() as u64;
     let trigger = u64::from(options.level0_tables);
     let base = options.level_base_bytes;

@@ -1,7 +1,7 @@
 //! The bytes of an edit and of a manifest.
 
 use super::*;
-use crate::options::PrefixExtractor;
+use crate::options::{CompactionStyle, PrefixExtractor};
 
 #[test]
 fn bytes_of_an_edit_are_these() {
@@ -42,6 +42,13 @@ fn bytes_of_an_edit_are_these() {
             options: PartitionOptions::new().prefix_extractor(Some(PrefixExtractor::Through(b'/'))),
             hooks: Vec::new(),
         },
+        Change::PartitionOptionsChanged {
+            id: PartitionId(3),
+            options: PartitionOptions::new()
+                .compaction_style(CompactionStyle::Fifo { bytes_max: 300, seconds_max: 7 }),
+            hooks: Vec::new(),
+        },
+        added(2, SstMeta { hash: 1, written_at: Some(300), ..meta(5, "a", "b") }),
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -64,6 +71,10 @@ fn bytes_of_an_edit_are_these() {
         "382b 03 01 03 03616464 00 00 00 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
         // Field 9 with the skip bit: the bytes through the first 0x2f.
         "0426 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a 1302825e",
+        // Fields 10 and 11 with the skip bit: 300 bytes, 7 seconds.
+        "0429 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a 1502ac02 170107",
+        // A table with the time at which it was written.
+        "0828 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02 1302ac02",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }

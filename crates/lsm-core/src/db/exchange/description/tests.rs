@@ -29,6 +29,7 @@ fn example() -> ExportDescription {
         compression: None,
         kept: [].into(),
         expiries: None,
+        written_at: None,
     };
     ExportDescription {
         db_id: DbId(0xd0),
