@@ -65,7 +65,11 @@ c_tests() {
 }
 
 case "${1:-all}" in
-    all) c_tests && python_tests ;;
+    # Not joined by `&&`, which would let a failed step in the first go on.
+    all)
+        c_tests
+        python_tests
+        ;;
     c) c_tests ;;
     python) python_tests ;;
     wheel) python_wheel ;;
