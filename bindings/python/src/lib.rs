@@ -18,6 +18,7 @@ mod changes;
 mod commit;
 mod db;
 mod error;
+mod exchange;
 mod iterator;
 mod liveness;
 mod options;

@@ -43,6 +43,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 class _Reads(Protocol):
     def read(self, size: int, /) -> Buffer: ...
 
+class _Writes(Protocol):
+    def write(self, data: bytes, /) -> int | None: ...
+
 def open(path: str | PathLike[str], **options: Unpack[OpenOptions]) -> Db:
     """Open the database in the folder ``path``, and make it if it does not exist.
 
@@ -137,6 +140,29 @@ class Db:
     def checkpoint(self, dir: str | PathLike[str]) -> int:
         """Copy the database to the folder ``dir``, by hard links where it can. Return the sequence number of the last
         commit in the copy."""
+
+    def export_stream(
+        self,
+        file: _Writes,
+        *,
+        partitions: Sequence[str] | None = None,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        format: Literal["checked", "berkeley_text"] = "checked",
+    ) -> dict[str, int]:
+        """Write the entries of ``partitions``, or of all, as they are now: a stream with checksums, or the text of Berkeley
+        DB. Return the numbers of ``entries`` and ``bytes``. docs/portability.md describes both."""
+
+    def import_stream(
+        self,
+        file: _Reads,
+        *,
+        partition: str | None = None,
+        resume: bool = False,
+        large_values: bool = False,
+    ) -> dict[str, int]:
+        """Put the entries of an exported stream or text, into ``partition`` or into those that it names. ``resume``
+        writes only what differs from what is there. Return ``entries``, ``bytes`` and ``skipped``."""
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics, as ``Stats`` of the Rust documentation names them."""
