@@ -16,6 +16,7 @@
 mod backups;
 mod clear;
 mod cuts;
+mod encrypted;
 mod fifo;
 mod flush_beyond_sync;
 mod gaps;

@@ -13,34 +13,46 @@ mod harness;
 mod operation;
 mod oracle;
 
+use encryption::KeyRing;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 
 use harness::Harness;
 use operation::{Operation, operations, options};
+
+use crate::store::keys;
 
 fn from_env(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(default, |text| text.parse().expect("the variable is a decimal number"))
 }
 
-fn check(options: &siltstone::Options, operations: &[Operation]) {
-    let mut harness = Harness::new(options);
+fn check(options: &siltstone::Options, keys: Option<KeyRing>, operations: &[Operation]) {
+    let mut harness = Harness::new(options, keys);
     operations.iter().for_each(|operation| harness.apply(operation));
     harness.finish(options);
 }
 
 #[test]
 fn the_store_answers_as_the_model_does() {
+    run(from_env("PROPTEST_CASES", 300), None);
+}
+
+#[test]
+fn an_encrypted_store_answers_as_the_model_does() {
+    run(from_env("PROPTEST_CASES", 300) / 8, Some(keys()));
+}
+
+fn run(cases: u64, keys: Option<KeyRing>) {
     let config = Config {
-        cases: from_env("PROPTEST_CASES", 300) as u32,
+        cases: cases as u32,
         rng_seed: RngSeed::Fixed(from_env("SEED", 1)),
         failure_persistence: None,
-        max_shrink_iters: 20_000,
+        max_shrink_iters: from_env("SHRINK", 20_000) as u32,
         ..Config::default()
     };
     let outcome =
         TestRunner::new(config).run(&(options(), operations()), |(options, operations)| {
-            check(&options, &operations);
+            check(&options, keys.clone(), &operations);
             Ok(())
         });
     match outcome {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
 use lsm_core::fs::Fs;
 use siltstone::changes::KeyChange;
 use siltstone::{BackgroundMode, Builder, Db, ErrorKind, Partition, Result, SeqNo};
@@ -20,6 +21,20 @@ pub fn stepped(fs: Arc<dyn Fs>, dir: impl AsRef<Path>, seed: u64) -> Builder {
     let mut random = Rng::new(seed);
     let builder = Db::builder(dir).fs(fs).background(BackgroundMode::Stepped);
     builder.random(move || random.next_u64())
+}
+
+/// Keys for a store whose files are encrypted.
+pub fn keys() -> KeyRing {
+    let id = KeyId::new("simulated").unwrap();
+    KeyRing::new(id, EncryptionKey::new([1; 32]))
+}
+
+/// The file system of a store: `fs`, or an encrypted one over it if there are keys.
+pub fn over(fs: Arc<dyn Fs>, keys: Option<&KeyRing>) -> Arc<dyn Fs> {
+    match keys {
+        Some(keys) => Arc::new(EncryptedFs::new(fs, Arc::new(keys.clone()))),
+        None => fs,
+    }
 }
 
 /// Does background work until nothing is left to do.

@@ -15,6 +15,7 @@ use storage::fs::{
 use crate::file::{EncryptedFile, FileFront, seal_whole};
 use crate::keys::KeyProvider;
 use crate::pages::Pages;
+use crate::record::data_between;
 
 /// A file system that encrypts and authenticates each file of another one.
 ///
@@ -88,8 +89,11 @@ impl EncryptedFs {
 /// leases, which a power cut may leave with any content at their ends.
 fn expects_damage(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    let kind = FileName::parse(name).map(|name| name.kind);
-    matches!(kind, Some(FileKind::Wal | FileKind::Manifest)) || names::is_lease(name)
+    matches!(kind_of(name), Some(FileKind::Wal | FileKind::Manifest)) || names::is_lease(name)
+}
+
+fn kind_of(name: &str) -> Option<FileKind> {
+    FileName::parse(name).map(|name| name.kind)
 }
 
 impl Fs for EncryptedFs {
@@ -131,9 +135,20 @@ impl Fs for EncryptedFs {
         self.inner.put_if_absent(path, &seal_whole(&*self.keys, content)?)
     }
 
-    /// The lengths are those of the encrypted files.
+    /// The lengths of chunk files are those of [`File::len`], because a value store records them: each is opened. Those
+    /// of other files may be up to 32 bytes larger for each append but the first.
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
-        self.inner.list(dir, prefix)
+        let mut entries = self.inner.list(dir, prefix)?;
+        for entry in &mut entries {
+            let is_chunk = kind_of(&entry.name) == Some(FileKind::Chunk);
+            let exact = is_chunk.then(|| self.open_read(&dir.join(&entry.name))?.len());
+            // A file that cannot be opened is an error of its reads, and not of a list.
+            entry.len = match exact {
+                Some(Ok(len)) => len,
+                _ => data_between(0, entry.len),
+            };
+        }
+        Ok(entries)
     }
 
     fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {

@@ -137,6 +137,22 @@ fn reserved_space_reads_as_zeros_and_is_filled() {
     assert!(whole(&fs, LOG).unwrap() == plain);
 }
 
+/// A value store records the lengths of a list as the ends of its chunk files.
+#[test]
+fn a_list_has_the_exact_lengths_of_chunk_files() {
+    let (_, fs) = new();
+    let chunk = create(&fs, "/db/0000000000000001-00000001.chunk");
+    let table = create(&fs, TABLE);
+    for file in [&chunk, &table] {
+        (0..100).for_each(|_| file.append(&[7; 50]).unwrap());
+    }
+    create(&fs, "/db/0000000000000002-00000001.chunk");
+    let entries = fs.list(Path::new("/db"), "").unwrap();
+    let lens: Vec<u64> = entries.iter().map(|entry| entry.len).collect();
+    assert!(lens[0] == 5000 && lens[1] >= 5000 && lens[2] == 0, "{lens:?}");
+    assert_eq!(chunk.len().unwrap(), 5000);
+}
+
 #[test]
 fn space_after_the_data_is_given_back_and_taken_again() {
     let (_, fs) = new();

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use encryption::KeyRing;
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::clock::Clock;
 use siltstone::{
@@ -25,6 +26,7 @@ use testkit::rng::Rng;
 
 use crate::clock::ManualClock;
 use crate::sim::oracle::check_sound;
+use crate::store;
 
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
@@ -69,6 +71,7 @@ struct HeldRange {
 
 pub struct Harness {
     fs: MemFs,
+    keys: Option<KeyRing>,
     clock: ManualClock,
     db: Option<Db>,
     random: Rng,
@@ -95,9 +98,9 @@ pub struct Harness {
     is_cut: bool,
 }
 
-fn open(fs: &MemFs, clock: &ManualClock, options: &Options, random: &mut Rng) -> Db {
+fn open(fs: Arc<dyn Fs>, clock: &ManualClock, options: &Options, random: &mut Rng) -> Db {
     let mut random = random.fork();
-    let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
+    let builder = Db::builder(DIR).fs(fs).options(options.clone());
     // Only an operation moves the clock, so a case can be repeated.
     let builder = builder.clock(Arc::new(clock.clone()));
     let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
@@ -122,13 +125,16 @@ fn bounds(from: Bound<Key>, to: Bound<Key>) -> Bounds {
 }
 
 impl Harness {
-    pub fn new(options: &Options) -> Harness {
+    /// A harness of a store that is encrypted if there are keys.
+    pub fn new(options: &Options, keys: Option<KeyRing>) -> Harness {
         let fs = MemFs::new();
         let clock = ManualClock::default();
         let mut random = Rng::new(1);
-        let db = open(&fs, &clock, options, &mut random);
+        let db =
+            open(store::over(Arc::new(fs.clone()), keys.as_ref()), &clock, options, &mut random);
         let mut harness = Harness {
             fs,
+            keys,
             clock,
             db: Some(db),
             random,
@@ -382,7 +388,11 @@ impl Harness {
     /// work.
     fn check_files(&self) {
         let stats = self.db().stats();
-        let files = self.fs.list(DIR.as_ref(), "").unwrap();
+        let mut files = self.fs.list(DIR.as_ref(), "").unwrap();
+        for file in files.iter_mut().filter(|_| self.keys.is_some()) {
+            let path = Path::new(DIR).join(&file.name);
+            file.len = self.files().open_read(&path).map_or(0, |file| file.len().unwrap());
+        }
         let of_kind = |kind: &str| {
             let found = files.iter().filter(|file| file.name.ends_with(kind));
             found.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.len))
@@ -425,7 +435,7 @@ impl Harness {
         assert_eq!(old.get("k").unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(old.put("k", "v").unwrap_err().kind(), ErrorKind::Closed);
         self.oracle.everything_is_flushed();
-        let db = open(&self.fs, &self.clock, options, &mut self.random);
+        let db = open(self.files(), &self.clock, options, &mut self.random);
         // Numbers that only a dropped partition without a log had may be used again.
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
@@ -445,7 +455,7 @@ impl Harness {
         for lease in self.fs.list(DIR.as_ref(), "reader-").unwrap() {
             self.fs.delete(&Path::new(DIR).join(lease.name)).unwrap();
         }
-        let db = open(&self.fs, &self.clock, options, &mut self.random);
+        let db = open(self.files(), &self.clock, options, &mut self.random);
         assert!(db.visible_seq() >= self.oracle.synced_seq());
         self.enter(db);
         let observed = |part: &Part| -> Contents {

@@ -15,7 +15,6 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use encryption::EncryptedFs;
 use lsm_core::fs::{FaultFs, Fs, MemFs};
 use siltstone::{Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
 use testkit::Rng;
@@ -24,7 +23,7 @@ use testkit::model::{Contents, Model, Op, Step, Value};
 use oracle::Seen;
 use script::{ScriptStep, UNLOGGED, Variant};
 
-use crate::store::stepped;
+use crate::store::{self, stepped};
 
 /// The folder of the store.
 pub const DIR: &str = "/db";
@@ -41,12 +40,9 @@ pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
     stepped(over(variant, fs), DIR, 1).options(options).read_only(true).open()
 }
 
-/// The file system that the store of a variant uses: `fs`, or an encrypted one over it.
+/// The file system that the store of a variant uses.
 pub fn over(variant: &Variant, fs: Arc<dyn Fs>) -> Arc<dyn Fs> {
-    match &variant.keys {
-        Some(keys) => Arc::new(EncryptedFs::new(fs, Arc::new(keys.clone()))),
-        None => fs,
-    }
+    store::over(fs, variant.keys.as_ref())
 }
 
 /// The acknowledged writes, and the one in flight.

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
-use encryption::{EncryptionKey, KeyId, KeyRing};
+use encryption::KeyRing;
 use siltstone::operators::AppendOperator;
 use siltstone::{Options, PartitionOptions};
 use testkit::Rng;
+
+use crate::store;
 
 /// The partition without a log.
 pub const UNLOGGED: &str = "u";
@@ -92,8 +94,7 @@ pub struct Variant {
 impl Variant {
     /// The same on an encrypted store.
     pub fn encrypted(&self) -> Variant {
-        let id = KeyId::new("simulated").expect("it has letters only");
-        Variant { keys: Some(KeyRing::new(id, EncryptionKey::new([1; 32]))), ..self.clone() }
+        Variant { keys: Some(store::keys()), ..self.clone() }
     }
 }
 

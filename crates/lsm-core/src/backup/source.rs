@@ -243,7 +243,7 @@ fn chunks(
         let name = FileName::new(FileKind::Chunk, id.number, id.epoch);
         let fixed = named.remove(&id).unwrap_or(0);
         let path = dir.join(entry.name);
-        // Not the length of the listing: that of an encrypted file is larger than what is read of it.
+        // Not the length of the listing: that of an encrypted file may be larger than what is read of it.
         let len = fs.open_read(&path)?.len()?;
         if len < fixed {
             let what = "a chunk file is shorter than the values that tables name";

@@ -91,8 +91,7 @@ pub enum AppendMode {
 pub struct DirEntry {
     /// The file's name without its folder.
     pub name: String,
-    /// Its length on the medium, in bytes. A file system that stores more than it was given, as one that encrypts does,
-    /// returns a smaller [`File::len`].
+    /// Its length in bytes. One that encrypts may count more than [`File::len`] does, and never less.
     pub len: u64,
 }
 

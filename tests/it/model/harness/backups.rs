@@ -18,15 +18,19 @@ pub struct HeldBackup {
 }
 
 impl Harness {
+    /// The file system of the store.
+    pub(super) fn files(&self) -> Arc<dyn Fs> {
+        store::over(Arc::new(self.fs.clone()), self.keys.as_ref())
+    }
+
     fn engine(&self) -> BackupEngine {
-        let fs = Arc::new(self.fs.clone());
-        BackupEngine::open(BACKUPS).fs(fs).clock(Arc::new(self.clock.clone()))
+        BackupEngine::open(BACKUPS).fs(self.files()).clock(Arc::new(self.clock.clone()))
     }
 
     /// Makes a backup. `follows`: as another process does it, so that partitions without a log are not flushed.
     pub(super) fn back_up(&mut self, follows: bool) {
         let made = if follows {
-            let builder = Db::builder(DIR).fs(Arc::new(self.fs.clone()));
+            let builder = Db::builder(DIR).fs(self.files());
             self.engine().create_backup_of(builder).unwrap()
         } else {
             let made = self.engine().create_backup(self.db()).unwrap();
@@ -53,7 +57,7 @@ impl Harness {
         let held = &self.backups[n];
         let restored = self.engine().restore(held.id, RESTORED).unwrap();
         assert_eq!(restored.seq, held.seq);
-        let builder = Db::builder(RESTORED).fs(Arc::new(self.fs.clone()));
+        let builder = Db::builder(RESTORED).fs(self.files());
         let builder = builder.clock(Arc::new(self.clock.clone()));
         let db = builder.background(BackgroundMode::Stepped).open().unwrap();
         let floor = held.parts.iter().all(|(_, contents, _)| contents.is_empty());
