@@ -410,6 +410,12 @@ void siltstone_partition_options_set_fixed_prefix(siltstone_partition_options_t 
 void siltstone_partition_options_set_prefix_through(siltstone_partition_options_t *options,
                                                     uint8_t byte);
 
+// Merges no tables, and removes the oldest ones while all have more than `bytes_max` bytes, and those that are older than
+// `seconds_max` seconds. UINT64_MAX is no limit. Default: tables are merged into levels.
+void siltstone_partition_options_set_fifo(siltstone_partition_options_t *options,
+                                          uint64_t bytes_max,
+                                          uint64_t seconds_max);
+
 // Keeps a checksum with every entry, which every compaction verifies. Replaces the hooks of the partition.
 void siltstone_partition_options_set_metahive(siltstone_partition_options_t *options);
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use engine::operators::{MergeOperator, ready_made};
 use engine::{
-    Compression, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PrefixExtractor,
-    Result,
+    CompactionStyle, Compression, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
+    PrefixExtractor, Result,
 };
 
 use crate::error::Failure;
@@ -261,6 +261,19 @@ pub unsafe extern "C" fn siltstone_partition_options_set_prefix_through(
 ) {
     // SAFETY: contracts 1 and 2 of `raw`.
     unsafe { set_partition(options, |it| it.prefix_extractor(PrefixExtractor::Through(byte))) };
+}
+
+/// Merges no tables, and removes the oldest ones while all have more than `bytes_max` bytes, and those that are older than
+/// `seconds_max` seconds. UINT64_MAX is no limit. Default: tables are merged into levels.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_set_fifo(
+    options: *mut PartitionOptions,
+    bytes_max: u64,
+    seconds_max: u64,
+) {
+    let style = CompactionStyle::Fifo { bytes_max, seconds_max };
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe { set_partition(options, |it| it.compaction_style(style)) };
 }
 
 /// Keeps a checksum with every entry, which every compaction verifies. Replaces the hooks of the partition.

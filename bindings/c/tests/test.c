@@ -297,6 +297,8 @@ static siltstone_partition_t *films_of(const siltstone_db_t *db) {
     siltstone_partition_options_set_table_bytes(options, 1 << 20);
     siltstone_partition_options_set_fixed_prefix(options, 4);
     siltstone_partition_options_set_prefix_through(options, '/');
+    siltstone_partition_options_set_fifo(options, 1 << 30, UINT64_MAX);
+    siltstone_partition_options_set_fifo(options, UINT64_MAX, UINT64_MAX);
     siltstone_partition_options_set_large_values(options, 0);
     siltstone_partition_options_set_large_values(options, 4096);
     siltstone_partition_t *films = siltstone_partition_open(db, "films", options, true, &error);

@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 use siltstone::operators::{MergeOperator, ready_made};
 use siltstone::{
-    Builder, Compression, Hooks, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
-    PrefixExtractor, TimeUnit, TimeWidth, TtlFilter, TtlRule,
+    Builder, CompactionStyle, Compression, Hooks, LargeValueOptions, MetaHiveOptions, Options,
+    PartitionOptions, PrefixExtractor, TimeUnit, TimeWidth, TtlFilter, TtlRule,
 };
 
 use crate::bytes::Bytes;
@@ -79,6 +79,7 @@ pub fn partition_options(
             "level_base_bytes" => options.level_base_bytes(value.extract()?),
             "level_multiplier" => options.level_multiplier(value.extract()?),
             "prefix_extractor" => options.prefix_extractor(prefix_extractor(&value)?),
+            "fifo" => options.compaction_style(fifo(&value)?),
             "metahive" if value.extract()? => options.metahive(MetaHiveOptions::default()),
             "metahive" => options.hooks(Hooks::new()),
             "large_values" => options.large_values(large_values(&value)?),
@@ -118,6 +119,17 @@ pub fn stored_options<'py>(
         }
         _ => dict.set_item("prefix_extractor", false)?,
     }
+    match options.get_compaction_style() {
+        CompactionStyle::Fifo { bytes_max, seconds_max } => {
+            let limits = PyDict::new(py);
+            limits.set_item("bytes_max", bytes_max)?;
+            if seconds_max != u64::MAX {
+                limits.set_item("seconds_max", seconds_max)?;
+            }
+            dict.set_item("fifo", limits)?;
+        }
+        _ => dict.set_item("fifo", false)?,
+    }
     Ok(dict)
 }
 
@@ -144,6 +156,26 @@ fn prefix_extractor(value: &Bound<'_, PyAny>) -> Result<Option<PrefixExtractor>>
         [byte] => Ok(Some(PrefixExtractor::Through(*byte))),
         _ => Err(invalid_argument("prefix_extractor is a length, one byte, or False")),
     }
+}
+
+fn fifo(value: &Bound<'_, PyAny>) -> Result<CompactionStyle> {
+    if let Ok(truth) = value.cast::<PyBool>() {
+        return match truth.is_true() {
+            false => Ok(CompactionStyle::Leveled),
+            true => Err(invalid_argument("fifo is a dict with limits, or False")),
+        };
+    }
+    let mut bytes_max = u64::MAX;
+    let mut seconds_max = u64::MAX;
+    for (name, value) in value.cast::<PyDict>().map_err(PyErr::from)? {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            "bytes_max" => bytes_max = value.extract()?,
+            "seconds_max" => seconds_max = value.extract()?,
+            _ => return Err(unknown("fifo", &name)),
+        }
+    }
+    Ok(CompactionStyle::Fifo { bytes_max, seconds_max })
 }
 
 fn merge_operator(value: &Bound<'_, PyAny>) -> Result<Arc<dyn MergeOperator>> {

@@ -21,6 +21,7 @@ def test_options_of_a_partition_are_stored_and_changed_one_by_one(tmp_path: Path
         "level_base_bytes": 1 << 24,
         "level_multiplier": 8,
         "prefix_extractor": b"/",
+        "fifo": {"bytes_max": 1 << 30, "seconds_max": 3600},
     }
     with siltstone.open(tmp_path) as db:
         assert db.partition("photos", **named).options() == named
@@ -29,6 +30,8 @@ def test_options_of_a_partition_are_stored_and_changed_one_by_one(tmp_path: Path
         changed = db.partition("photos", bloom_bits_per_key=0, prefix_extractor=4)
         assert changed.options() == {**named, "bloom_bits_per_key": 0, "prefix_extractor": 4}
         assert db.partition("photos", prefix_extractor=False).options()["prefix_extractor"] is False
+        assert db.partition("photos", fifo={"bytes_max": 9}).options()["fifo"] == {"bytes_max": 9}
+        assert db.partition("photos", fifo=False).options()["fifo"] is False
         assert db.partition("other").options()["compression"] == "lz4"
 
 
@@ -91,6 +94,9 @@ def test_wrong_options_of_an_open(tmp_path: Path, options: dict[str, Any], error
         ({"compression": "zip"}, siltstone.InvalidArgument, '"zip", not "lz4" or "none"'),
         ({"prefix_extractor": b"//"}, siltstone.InvalidArgument, "one byte"),
         ({"prefix_extractor": True}, siltstone.InvalidArgument, "one byte"),
+        ({"fifo": True}, siltstone.InvalidArgument, "fifo"),
+        ({"fifo": {"bytes": 9}}, TypeError, 'fifo has no option "bytes"'),
+        ({"fifo": {"bytes_max": 0}}, siltstone.InvalidArgument, "bytes_max"),
         ({"prefix_extractor": 0}, siltstone.InvalidArgument, "prefix_extractor"),
         ({"merge_operator": "multiply"}, siltstone.InvalidArgument, "no merge operator multiply"),
         ({"large_values": {"threshold": 1}}, TypeError, 'large_values has no option "threshold"'),

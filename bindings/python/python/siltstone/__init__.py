@@ -40,7 +40,7 @@ from ._errors import (
     Unsupported,
     WouldStall,
 )
-from ._options import BackupInfo, Bounds, EngineOptions, Lag, LargeValueOptions, OpenOptions, PartitionOptions, TtlRule
+from ._options import BackupInfo, Bounds, EngineOptions, Fifo, Lag, LargeValueOptions, OpenOptions, PartitionOptions, TtlRule
 from ._siltstone import (
     BackupEngine,
     Batch,
@@ -82,6 +82,7 @@ __all__ = [
     "Error",
     "FeedItem",
     "Fenced",
+    "Fifo",
     "FileGone",
     "HookPanicked",
     "Internal",

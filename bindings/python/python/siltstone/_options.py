@@ -101,6 +101,15 @@ class TtlRule(TypedDict, total=False):
     reads_see_expired: bool
 
 
+class Fifo(TypedDict, total=False):
+    """The limits beyond which the oldest tables of a partition are removed with all their entries."""
+
+    #: Bytes of all tables together. Default: no limit.
+    bytes_max: int
+    #: Seconds since a table was written. Default: no limit.
+    seconds_max: int
+
+
 class PartitionOptions(TypedDict, total=False):
     """Options of a partition. They are stored with it.
 
@@ -125,6 +134,8 @@ class PartitionOptions(TypedDict, total=False):
     level_multiplier: int
     #: The prefixes in Bloom filters: a length, the byte that ends them, or False. Default: False.
     prefix_extractor: int | Buffer | Literal[False]
+    #: Limits of a partition whose tables are not merged, and whose oldest tables go. Default: False, tables are merged.
+    fifo: Fifo | Literal[False]
     #: True keeps a checksum with every entry; False removes all hooks. Default: False.
     metahive: bool
     #: Whether, and how, large values are kept in chunk files. Default: False.
