@@ -73,3 +73,4 @@ mod test_value_store;
 mod transactions;
 mod ttl;
 mod verify;
+mod zstd;

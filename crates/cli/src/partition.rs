@@ -124,6 +124,8 @@ pub(crate) struct OptionArgs {
 enum Codec {
     None,
     Lz4,
+    /// Zstandard, in a build with the feature `zstd`
+    Zstd,
 }
 
 fn parse_u32_bytes(text: &str) -> Result<u32, String> {
@@ -156,6 +158,7 @@ impl OptionArgs {
             options = options.compression(match codec {
                 Codec::None => Compression::None,
                 Codec::Lz4 => Compression::Lz4,
+                Codec::Zstd => Compression::Zstd,
             });
         }
         if let Some(bytes) = self.block_bytes {
@@ -269,6 +272,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
     let options = partition.options();
     let compression = match options.get_compression() {
         Compression::None => "none",
+        Compression::Zstd => "zstd",
         _ => "lz4",
     };
     let extractor = options.get_prefix_extractor();

@@ -11,10 +11,11 @@ use std::thread;
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
 use lsm_core::fs::File;
+use lsm_core::zstandard::lacks_zstd;
 use parking_lot::Mutex;
 
-use crate::format::{BLOCK_HEADER_BYTES, Handle, key_of_front};
-use crate::packing::unpack;
+use crate::format::{BLOCK_HEADER_BYTES, Form, Handle, key_of_front};
+use crate::packing::{SubBlockCodec, unpack};
 use crate::sub_blocks::{Place, SubBlocks};
 
 /// From this length on a value is read by several threads, if the machine has them.
@@ -275,7 +276,15 @@ impl Block {
 
     /// Decompresses a verified sub-block.
     fn unpack(&self, offset: u64, packed: &[u8], target: &mut [u8]) -> Result<()> {
-        if unpack(packed, target) {
+        let codec = match self.handle.form {
+            Form::Compressed { codec, .. } => codec,
+            // Such a value has no compressed sub-block.
+            Form::Plain => SubBlockCodec::Lz4,
+        };
+        if !codec.is_built_in() {
+            return Err(lacks_zstd(&*self.path, "a large value is compressed"));
+        }
+        if unpack(codec, packed, target) {
             return Ok(());
         }
         Err(self.corruption(offset, "a sub-block of a value cannot be decompressed"))

@@ -4,7 +4,7 @@
 //! chunk file: chunk header, then blocks without a gap; numbers are little-endian
 //!
 //! chunk header, 64 bytes               block                            handle, 64 or 72 bytes
-//!  0  8  magic "siltchnk"               0  4  magic "blok"               0  1  version, 1 or 2
+//!  0  8  magic "siltchnk"               0  4  magic "blok"               0  1  version, 1 to 3
 //!  8  2  version, 1                     4  1  version, 1                 1  1  log2 of sub-block size
 //! 10  2  zero                           5  1  log2 of sub-block size     2  2  zero
 //! 12  4  partition                      6  2  zero                       4  4  epoch of the chunk
@@ -15,16 +15,16 @@
 //! 48  8  zero                          32  8  time stored               32  8  length of the value
 //! 56  8  checksum of 0..56             40  8  checksum of 0..40, key    40  8  time stored
 //!                                      48     key, as it is stored      48 16  root hash
-//!                                             value, in sub-blocks       in version 2:
+//!                                             value, in sub-blocks       from version 2 on:
 //!                                             table of sub-blocks        64  8  stored length of the value
 //!
-//! table of sub-blocks, an entry each    version 1: 8 bytes               version 2: 12 bytes
+//! table of sub-blocks, an entry each    version 1: 8 bytes               from version 2 on: 12 bytes
 //!                                        0  8  checksum, bound to its     0  8  checksum, bound to its
 //!                                              place                            place
 //!                                                                         8  4  stored length
 //!
 //! root hash: XXH3-128 of a record for each sub-block, and of the length of the value (8 bytes)
-//!                                       version 1: 8 bytes               version 2: 12 bytes
+//!                                       version 1: 8 bytes               from version 2 on: 12 bytes
 //!                                        0  8  checksum, not bound        0  8  checksum, not bound
 //!                                                                         8  4  stored length
 //! ```
@@ -34,8 +34,8 @@
 //! whether it is complete.
 //!
 //! A handle of version 2 is that of a value that was written with compression. A sub-block is an LZ4
-//! block if its stored length is less than its length, and else the bytes of the value. The chunk file
-//! and the front of the block are the same in both versions.
+//! block if its stored length is less than its length, and else the bytes of the value. In version 3 it is
+//! a frame of Zstandard instead. The chunk file and the front of the block are the same in all versions.
 //!
 //! Checksums are of the bytes as they are stored. So a sub-block is verified before it is
 //! decompressed, and a value is moved and recovered without being compressed or decompressed again.
@@ -50,15 +50,17 @@ use lsm_core::hooks::ChunkId;
 use lsm_core::types::{DbId, Epoch, FileNo, PartitionId};
 
 use crate::options::SUB_BLOCK_LOG2;
+use crate::packing::SubBlockCodec;
 
 /// Magic of a chunk file.
 pub const MAGIC: [u8; 8] = *b"siltchnk";
 const BLOCK_MAGIC: [u8; 4] = *b"blok";
 const CHUNK_VERSION: u16 = 1;
 const BLOCK_VERSION: u8 = 1;
-/// Version of the handle of a value that was written without compression, and with it.
+/// Version of the handle of a value that was written without compression, with LZ4, and with Zstandard.
 const HANDLE_VERSION: u8 = 1;
-const HANDLE_VERSION_COMPRESSED: u8 = 2;
+const HANDLE_VERSION_LZ4: u8 = 2;
+const HANDLE_VERSION_ZSTD: u8 = 3;
 
 /// Bytes of a chunk header.
 pub const CHUNK_HEADER_BYTES: u64 = 64;
@@ -66,10 +68,8 @@ pub const CHUNK_HEADER_BYTES: u64 = 64;
 pub const BLOCK_HEADER_BYTES: u64 = 48;
 /// Bytes of a handle of version 1.
 pub const HANDLE_BYTES: usize = 64;
-/// Bytes of a handle of version 2.
+/// Bytes of a handle of version 2 or 3.
 pub const HANDLE_BYTES_COMPRESSED: usize = 72;
-/// A byte of an LZ4 block expands to at most so many bytes.
-const COMPRESSION_RATIO_MAX: u64 = 255;
 /// Bytes before a block's own checksum.
 const BLOCK_SUMMED_BYTES: usize = 40;
 /// Longest value of a valid handle: 2^60 bytes.
@@ -84,6 +84,8 @@ pub enum Form {
     Plain,
     /// Each compressed, or uncompressed if that saves too little.
     Compressed {
+        /// The compression.
+        codec: SubBlockCodec,
         /// Stored length of all sub-blocks, in bytes.
         stored_len: u64,
     },
@@ -114,11 +116,12 @@ impl Handle {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HANDLE_BYTES_COMPRESSED);
-        // Version 2 only if it is needed: older programs read the values of partitions without
+        // Version 2 or 3 only if it is needed: older programs read the values of partitions without
         // compression.
         let version = match self.form {
             Form::Plain => HANDLE_VERSION,
-            Form::Compressed { .. } => HANDLE_VERSION_COMPRESSED,
+            Form::Compressed { codec: SubBlockCodec::Lz4, .. } => HANDLE_VERSION_LZ4,
+            Form::Compressed { codec: SubBlockCodec::Zstd, .. } => HANDLE_VERSION_ZSTD,
         };
         out.extend_from_slice(&[version, self.sub_block_log2, 0, 0]);
         put_u32(&mut out, self.chunk.epoch.0);
@@ -129,7 +132,7 @@ impl Handle {
         put_u64(&mut out, self.len);
         put_u64(&mut out, self.stored_us);
         put_u128(&mut out, self.root);
-        if let Form::Compressed { stored_len } = self.form {
+        if let Form::Compressed { stored_len, .. } = self.form {
             put_u64(&mut out, stored_len);
         }
         out
@@ -137,7 +140,7 @@ impl Handle {
 
     /// Returns `true` for the bytes of a handle that a later version of this program wrote.
     pub fn is_newer(bytes: &[u8]) -> bool {
-        bytes.first().is_some_and(|version| *version > HANDLE_VERSION_COMPRESSED)
+        bytes.first().is_some_and(|version| *version > HANDLE_VERSION_ZSTD)
     }
 
     /// The handle of these bytes.
@@ -147,7 +150,7 @@ impl Handle {
     pub fn decode(bytes: &[u8]) -> Result<Handle, Malformed> {
         let mut r = Reader::new(bytes);
         let version = r.u8()?;
-        if !(HANDLE_VERSION..=HANDLE_VERSION_COMPRESSED).contains(&version) {
+        if !(HANDLE_VERSION..=HANDLE_VERSION_ZSTD).contains(&version) {
             return Err(r.malformed("version of a handle that is not known"));
         }
         let sub_block_log2 = r.u8()?;
@@ -170,11 +173,14 @@ impl Handle {
         }
         let form = match version {
             HANDLE_VERSION => Form::Plain,
-            _ => Form::Compressed { stored_len: r.u64()? },
+            HANDLE_VERSION_LZ4 => {
+                Form::Compressed { codec: SubBlockCodec::Lz4, stored_len: r.u64()? }
+            }
+            _ => Form::Compressed { codec: SubBlockCodec::Zstd, stored_len: r.u64()? },
         };
-        if let Form::Compressed { stored_len } = form {
+        if let Form::Compressed { codec, stored_len } = form {
             // The second bounds the memory for a value by the length of its file.
-            if stored_len > len || stored_len < len.div_ceil(COMPRESSION_RATIO_MAX) {
+            if stored_len > len || stored_len < len.div_ceil(codec.ratio_max()) {
                 return Err(r.malformed("a handle of an impossible stored length"));
             }
         }
@@ -204,7 +210,7 @@ impl Handle {
     pub fn stored_len(&self) -> u64 {
         match self.form {
             Form::Plain => self.len,
-            Form::Compressed { stored_len } => stored_len,
+            Form::Compressed { stored_len, .. } => stored_len,
         }
     }
 
@@ -339,7 +345,7 @@ mod tests {
     }
 
     fn compressed(stored_len: u64) -> Handle {
-        Handle { form: Form::Compressed { stored_len }, ..handle() }
+        Handle { form: Form::Compressed { codec: SubBlockCodec::Lz4, stored_len }, ..handle() }
     }
 
     #[test]
@@ -370,7 +376,7 @@ mod tests {
         }
         assert!(compressed(10_000).is_stored_as_given() && !compressed(9999).is_stored_as_given());
         let mut newer = handle().encode();
-        newer[0] = HANDLE_VERSION_COMPRESSED + 1;
+        newer[0] = HANDLE_VERSION_ZSTD + 1;
         assert!(Handle::is_newer(&newer) && !Handle::is_newer(&compressed(40).encode()));
     }
 

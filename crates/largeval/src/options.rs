@@ -3,17 +3,17 @@
 //! They are stored with the partition, as parameters of its value store:
 //!
 //! ```text
-//! 0   1  version, 1; 2 if values are or were compressed
+//! 0   1  version, 1; 2 if values are or were compressed; 3 if with zstd
 //! 1   1  binary logarithm of the sub-block size
 //! 2   2  garbage ratio in thousandths
-//! 4   1  in version 2: compression of new values, 0 none, 1 LZ4
+//! 4   1  from version 2 on: compression of new values, 0 none, 1 LZ4, in version 3 also 2 zstd
 //! 5   3  zero; in version 1, from 4 on
 //! 8   8  threshold in bytes, 2^64-1 if large values are off
 //! 16  8  chunk size in bytes
 //! 24  8  bytes that may be moved a second, 0 for no limit
 //! ```
 //!
-//! A partition whose parameters have version 2 keeps that version when compression is switched off:
+//! A partition whose parameters have version 2 or 3 keeps that version when compression is switched off or changed:
 //! handles of compressed values may be in tables and in the log, and a program that does not know them
 //! must not open it.
 
@@ -23,6 +23,7 @@ use lsm_core::options::Compression;
 
 const VERSION: u8 = 1;
 const VERSION_COMPRESSED: u8 = 2;
+const VERSION_ZSTD: u8 = 3;
 /// Bytes of stored parameters.
 const PARAMS_BYTES: usize = 32;
 
@@ -110,8 +111,8 @@ impl LargeValueOptions {
     }
 
     /// Sets the compression of values in chunk files. Default [`Compression::None`]. With
-    /// [`Compression::Lz4`], each sub-block is compressed by itself, and stored uncompressed if
-    /// that saves less than an eighth; a value with a compressed sub-block cannot be mapped. In
+    /// [`Compression::Lz4`] or [`Compression::Zstd`], each sub-block is compressed by itself, without a dictionary, and
+    /// stored uncompressed if that saves less than an eighth; a value with a compressed sub-block cannot be mapped. In
     /// effect for values written from then on; values that are moved keep their form.
     ///
     /// After it was set for a partition, programs of versions that do not know it cannot open the
@@ -145,29 +146,44 @@ impl LargeValueOptions {
             return limit("garbage_permille", self.garbage_permille.into(), 1000);
         }
         match self.compression {
-            Compression::None | Compression::Lz4 => Ok(()),
+            Compression::None | Compression::Lz4 | Compression::Zstd => Ok(()),
             other => Err(Error::new(ErrorKind::Unsupported, format!("{other:?} of large values"))),
         }
     }
 
+    /// Checks what this build can do, apart from ranges. Stored options are not checked so: a partition that another
+    /// build has set can still be read as far as its files allow.
+    ///
+    /// # Errors
+    /// `Unsupported`: it lacks a feature.
+    pub(crate) fn check_built_in(&self) -> Result<()> {
+        if self.compression.is_built_in() {
+            return Ok(());
+        }
+        let message = "compression of large values with zstd: this build lacks the feature `zstd`";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// As parameters.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let version = match self.compression {
+        self.encode_as(self.version())
+    }
+
+    fn version(&self) -> u8 {
+        match self.compression {
             Compression::None => VERSION,
+            Compression::Zstd => VERSION_ZSTD,
             // `check` has refused every other.
             _ => VERSION_COMPRESSED,
-        };
-        self.encode_as(version)
+        }
     }
 
     /// As parameters of a partition that has the parameters `stored`: never of a lower version.
     pub(crate) fn encode_over(&self, stored: &[u8]) -> Vec<u8> {
-        match stored.first() {
-            // Handles of version 2 may be in its tables and its log. A program that reads only
-            // version 1 must still refuse the partition.
-            Some(&VERSION_COMPRESSED) => self.encode_as(VERSION_COMPRESSED),
-            _ => self.encode(),
-        }
+        // Handles of that version may be in its tables and its log. A program that reads only lower ones
+        // must still refuse the partition.
+        let known = stored.first().filter(|version| **version <= VERSION_ZSTD);
+        self.encode_as(known.map_or(0, |version| *version).max(self.version()))
     }
 
     fn encode_as(&self, version: u8) -> Vec<u8> {
@@ -194,7 +210,8 @@ impl LargeValueOptions {
         let compression = match (version, r.u8().ok()?) {
             // Zero in version 1. Another number there is from newer code.
             (VERSION, 0) => Compression::None,
-            (VERSION_COMPRESSED, number) => Compression::from_u8(number)?,
+            (VERSION_COMPRESSED, number @ 0..=1) => Compression::from_u8(number)?,
+            (VERSION_ZSTD, number) => Compression::from_u8(number)?,
             _ => return None,
         };
         if r.take(3).ok()? != [0; 3] {
@@ -228,7 +245,7 @@ mod tests {
         let params = options.encode();
         assert_eq!(LargeValueOptions::decode(&params), Some(options));
         assert_eq!(LargeValueOptions::decode(&params[1..]), None);
-        assert_eq!(LargeValueOptions::decode(&[&[3], &params[1..]].concat()), None);
+        assert_eq!(LargeValueOptions::decode(&[&[4], &params[1..]].concat()), None);
         assert!(!LargeValueOptions::off().is_on() && options.is_on());
     }
 
@@ -238,6 +255,13 @@ mod tests {
         let plain = LargeValueOptions::new();
         let compressed = plain.compression(Compression::Lz4);
         assert_eq!((plain.encode()[0], compressed.encode()[0]), (1, 2));
+        let zstd = plain.compression(Compression::Zstd);
+        assert_eq!((zstd.encode()[0], LargeValueOptions::decode(&zstd.encode())), (3, Some(zstd)));
+        for options in [plain, compressed, zstd] {
+            let over = options.encode_over(&zstd.encode());
+            assert_eq!((over[0], LargeValueOptions::decode(&over)), (3, Some(options)));
+        }
+        assert_eq!(zstd.encode_over(&compressed.encode()), zstd.encode());
         for options in [plain, compressed] {
             let over = options.encode_over(&compressed.encode());
             assert_eq!((over[0], LargeValueOptions::decode(&over)), (2, Some(options)));

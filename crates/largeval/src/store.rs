@@ -38,9 +38,10 @@ impl LargeValues {
     /// Uses these options.
     ///
     /// # Errors
-    /// A limit, for an option out of its range.
+    /// A limit, for an option out of its range; `Unsupported`, for a compression that this build lacks.
     pub fn new(options: LargeValueOptions) -> Result<LargeValues> {
         options.check()?;
+        options.check_built_in()?;
         Ok(LargeValues { options })
     }
 

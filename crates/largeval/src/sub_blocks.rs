@@ -35,7 +35,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns `true` if the stored bytes are an LZ4 block.
+    /// Returns `true` if the stored bytes are compressed.
     pub fn is_compressed(&self) -> bool {
         self.stored_len < self.len
     }
@@ -161,6 +161,7 @@ mod tests {
     use lsm_core::types::{Epoch, FileNo};
 
     use super::*;
+    use crate::packing::SubBlockCodec;
 
     /// A handle of a value of three sub-blocks that are stored in these lengths, and its table.
     fn written(lens: &[u32; 3]) -> (Handle, Vec<u8>) {
@@ -172,13 +173,14 @@ mod tests {
             len: 700,
             stored_us: 0,
             root: 0,
-            form: Form::Compressed { stored_len: 0 },
+            form: Form::Compressed { codec: SubBlockCodec::Lz4, stored_len: 0 },
         };
         let mut table = SubBlocks::default();
         for (index, len) in lens.iter().enumerate() {
             table.push(handle.form, index as u64 + 77, *len as usize);
         }
-        handle.form = Form::Compressed { stored_len: table.stored_len() };
+        handle.form =
+            Form::Compressed { codec: SubBlockCodec::Lz4, stored_len: table.stored_len() };
         handle.root = table.root_of(handle.len);
         let bytes = table.encode(&handle);
         (handle, bytes)
@@ -210,7 +212,10 @@ mod tests {
             SubBlocks::decode(&handle, &bytes).unwrap_err();
         }
         let (handle, bytes) = written(&[256, 20, 188]);
-        let shorter = Handle { form: Form::Compressed { stored_len: 463 }, ..handle };
+        let shorter = Handle {
+            form: Form::Compressed { codec: SubBlockCodec::Lz4, stored_len: 463 },
+            ..handle
+        };
         // Bound to the same place, so that the sum of the lengths alone is wrong.
         SubBlocks::decode(&shorter, &bytes).unwrap_err();
     }

@@ -9,10 +9,11 @@ use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{ChunkChange, PendingHandle};
 use lsm_core::options::Compression;
+use lsm_core::zstandard::lacks_zstd;
 
 use crate::chunk_writer::ChunkWriter;
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, block_front, chunk_header};
-use crate::packing::SubBlockPacker;
+use crate::packing::{SubBlockCodec, SubBlockPacker};
 use crate::shared::{OWN_CHUNK_SHARE, Shared};
 use crate::sub_blocks::SubBlocks;
 
@@ -87,9 +88,9 @@ impl BlockWriter {
     }
 
     /// Compresses the bytes of later pushes and puts.
-    pub fn compressing(mut self) -> BlockWriter {
+    pub fn compressing(mut self, codec: SubBlockCodec) -> BlockWriter {
         debug_assert!(self.handle.form != Form::Plain, "the table has the stored lengths");
-        self.packer = Some(Box::new(SubBlockPacker::new()));
+        self.packer = Some(Box::new(SubBlockPacker::new(codec)));
         self
     }
 
@@ -239,7 +240,7 @@ impl BlockWriter {
 
     /// Completes the handle by the table of all sub-blocks; returns the bytes of the table.
     fn complete(&mut self) -> Vec<u8> {
-        if let Form::Compressed { stored_len } = &mut self.handle.form {
+        if let Form::Compressed { stored_len, .. } = &mut self.handle.form {
             *stored_len = self.table.stored_len();
         }
         self.handle.root = self.table.root_of(self.handle.len);
@@ -274,6 +275,12 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let options = state.options;
+        if !options.compression.is_built_in() {
+            // Another build has set the partition to it.
+            let what = "a large value is to be compressed";
+            let error = lacks_zstd(&self.context.dir, what);
+            return Err(error.in_partition(&self.context.partition_name));
+        }
         // A value of unknown length may be long, so it gets a file of its own as a large one does.
         let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
         // The one that was returned last. So successive puts fill one file, and the other writers
@@ -288,10 +295,15 @@ impl Shared {
         let stored_us = self.now_us();
         Ok(match options.compression {
             Compression::None => BlockWriter::new(self, writer, key, log2, stored_us, Form::Plain),
-            // `LargeValueOptions::check` has refused every other than LZ4.
-            _ => {
-                let form = Form::Compressed { stored_len: 0 };
-                BlockWriter::new(self, writer, key, log2, stored_us, form).compressing()
+            compression => {
+                // `LargeValueOptions::check` has refused every other.
+                let codec = if compression == Compression::Zstd {
+                    SubBlockCodec::Zstd
+                } else {
+                    SubBlockCodec::Lz4
+                };
+                let form = Form::Compressed { codec, stored_len: 0 };
+                BlockWriter::new(self, writer, key, log2, stored_us, form).compressing(codec)
             }
         })
     }

@@ -17,7 +17,7 @@
 //! 3  cache                                  blocks in memory
 //! 2  wal  sstable  memtable  batch  filters  operators  shared  formats, buffers, ready-made hooks; none imports another
 //! 1  fs  iter  hooks  clock  stats  sweep   contracts
-//! 0  types  codec  error  limits  options  memory  machine  the vocabulary, memory of slabs, figures of the machine
+//! 0  types  codec  error  limits  options  memory  machine  zstandard  the vocabulary, memory of slabs, figures of the machine
 //! ```
 //!
 //! # A write
@@ -90,6 +90,7 @@ mod sstable;
 pub mod stats;
 mod version;
 mod wal;
+pub mod zstandard;
 
 pub use db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
 use storage::machine;

@@ -229,6 +229,13 @@ impl Error {
         Self::build(ErrorKind::Corruption, String::new(), Some(damage), None)
     }
 
+    /// Sound bytes in `file` that this build cannot read, or is not able to write there.
+    pub fn unsupported_in(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+        // A place as that of damage, so that all who name the partition of damage name it here as well.
+        let place = Damage::new(file, None, what);
+        Self::build(ErrorKind::Unsupported, String::new(), Some(place), None)
+    }
+
     /// A limit was passed: `what` of `got`, where at most `limit` is allowed.
     pub fn limit(what: &str, got: u64, limit: u64) -> Self {
         Self::new(ErrorKind::LimitExceeded, format!("{what} is {got}, the limit is {limit}"))
@@ -246,7 +253,9 @@ impl Error {
 
     /// This error with context: the same kind and damage, with `message` in front.
     pub fn because(kind: ErrorKind, message: impl Into<String>, source: Error) -> Self {
-        let damage = source.damage().cloned();
+        // The place of what is not supported stays one only under that kind: it is no damage.
+        let is_place = source.0.kind == ErrorKind::Unsupported && kind != ErrorKind::Unsupported;
+        let damage = source.0.damage.clone().filter(|_| !is_place);
         Self::build(kind, message.into(), damage, Some(ErrorCause::Own(source)))
     }
 
@@ -261,7 +270,7 @@ impl Error {
         Self::build(self.0.kind, self.0.message.clone(), Some(damage), source)
     }
 
-    /// Adds the partition to a corruption that does not name one yet.
+    /// Adds the partition to a corruption, or to what is not supported in a file, that does not name one yet.
     #[must_use]
     pub fn in_partition(self, name: &str) -> Self {
         self.map_damage(&|d| {
@@ -304,7 +313,8 @@ impl Error {
 
     /// Returns the place of the damage, for corruption.
     pub fn damage(&self) -> Option<&Damage> {
-        self.0.damage.as_ref()
+        // What is not supported has a place, and is no damage.
+        self.0.damage.as_ref().filter(|_| self.0.kind != ErrorKind::Unsupported)
     }
 
     /// Returns the error of the operating system that caused this error, if there is one.
@@ -343,6 +353,7 @@ impl fmt::Display for Error {
         f.write_str(&self.0.message)?;
         match (&self.0.source, &self.0.damage) {
             (Some(ErrorCause::Own(e)), _) => write!(f, ": {e}"),
+            (_, Some(place)) if self.0.kind == ErrorKind::Unsupported => write!(f, "{place}"),
             (_, Some(damage)) if self.0.message.is_empty() => write!(f, "corruption: {damage}"),
             (_, Some(damage)) => write!(f, ": {damage}"),
             _ => Ok(()),

@@ -250,14 +250,20 @@ fn sealed() -> impl Strategy<Value = PartitionOptions> {
     })
 }
 
+/// Those that this build has.
+fn compression() -> impl Strategy<Value = Compression> {
+    let mut all = vec![Compression::None, Compression::Lz4, Compression::Zstd];
+    all.retain(|it| it.is_built_in());
+    prop::sample::select(all)
+}
+
 fn partition_options(
     hooks: BoxedStrategy<PartitionOptions>,
 ) -> impl Strategy<Value = PartitionOptions> {
-    let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
     let bloom = (bloom, prefix_extractor());
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
-    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, hooks).prop_map(
+    (proptest::bool::weighted(0.7), compression(), bloom, sizes, 2..4u32, hooks).prop_map(
         |(logged, compression, (bloom, prefix), (block, table, base), level0, hooks)| {
             hooks
                 .logged(logged)
@@ -300,8 +306,7 @@ fn hooks() -> impl Strategy<Value = PartitionOptions> {
 
 /// Switches large values on, with limits among the lengths of the values; off; or leaves them.
 fn large() -> impl Strategy<Value = Option<LargeValueOptions>> {
-    let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
-    let on = (256..1000u64, 8..10u32, 1..1000u16, compression);
+    let on = (256..1000u64, 8..10u32, 1..1000u16, compression());
     let on = on.prop_map(|(threshold, log2, garbage, compression)| {
         Some(
             LargeValueOptions::new()

@@ -138,6 +138,8 @@ enum Compress {
     None,
     /// LZ4
     Lz4,
+    /// Zstandard, in a build with the feature `zstd`
+    Zstd,
 }
 
 impl Args {
@@ -177,6 +179,7 @@ impl Args {
             None => PartitionOptions::new(),
             Some(Compress::None) => PartitionOptions::new().compression(Compression::None),
             Some(Compress::Lz4) => PartitionOptions::new().compression(Compression::Lz4),
+            Some(Compress::Zstd) => PartitionOptions::new().compression(Compression::Zstd),
         };
         let options = match self.large_values {
             None => options,

@@ -7,6 +7,7 @@ use lsm_core::types::{Epoch, FileNo};
 
 use super::*;
 use crate::format::Form;
+use crate::packing::SubBlockCodec;
 
 /// A file that is partly in the system's cache.
 #[derive(Default)]
@@ -135,7 +136,7 @@ fn no_more_of_a_value_is_read_ahead_than_was_asked_for_and_than_there_is() {
     // After the front of a block of 48 bytes and a key of 3; 40 sub-blocks, or one.
     let at = 64 + 48 + 3;
     let table = 40 * 12;
-    let compressed = Form::Compressed { stored_len: 3000 };
+    let compressed = Form::Compressed { codec: SubBlockCodec::Lz4, stored_len: 3000 };
     for (form, sub_block_log2, len, expected) in [
         (Form::Plain, 8, 2500, vec![(at, 2500)]),
         (Form::Plain, 8, u64::MAX, vec![(at, 10_000)]),

@@ -27,6 +27,7 @@ use crate::version::{
     ExpiryNotes, Kept, Missing, PARTITION_PROPERTY, PartitionVersion, PrefixCounts, SstMeta,
     TableContext, partition_record,
 };
+use crate::zstandard::lacks_zstd;
 
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;
@@ -220,6 +221,10 @@ impl<'a> Outputs<'a> {
         let db_id = *db_id;
         let epoch = *epoch;
         let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
+        // Another build has set the partition to it.
+        if !self.compression.is_built_in() {
+            return Err(lacks_zstd(path, "a table of this partition is to be compressed"));
+        }
         // The number is new; a file that has it all the same belongs to somebody else and is not
         // touched.
         let handle = match files {

@@ -29,6 +29,7 @@ impl DbInner {
         check_partition_name(name)?;
         if let Some(options) = options {
             options.check()?;
+            options.check_built_in(name)?;
         }
         if options.is_none()
             && let Some(partition) = self.catalog.named(name)

@@ -178,7 +178,10 @@ impl VerifyRun<'_> {
 
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.
     fn ends_run(&self, error: &Error) -> bool {
-        let is_taken_away = matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone);
+        let is_taken_away = matches!(
+            error.kind(),
+            ErrorKind::LeaseLost | ErrorKind::FileGone | ErrorKind::Unsupported
+        );
         // Without a handle the process cannot read a file that may be sound.
         let is_taken_away = is_taken_away || is_out_of_handles(error);
         self.is_stopped || is_taken_away || self.db.check_not_closed().is_err()

@@ -23,8 +23,13 @@ pub fn table(bytes: &[u8]) {
     let (bloom, rest) = part(rest);
     let (index, rest) = part(rest);
     let (properties, data) = part(rest);
-    let kinds = [CompressionKind::None, CompressionKind::Lz4, CompressionKind::Lz4Front];
-    let kind = kinds[usize::from(flags & 3) % kinds.len()];
+    let kinds = [
+        CompressionKind::None,
+        CompressionKind::Lz4,
+        CompressionKind::Lz4Front,
+        CompressionKind::Zstd,
+    ];
+    let kind = kinds[usize::from(flags & 3)];
     let mut file = Vec::new();
     // Two blocks at most: the index names them by their places, and no byte of one moves the other.
     let (first, second) =

@@ -19,7 +19,8 @@ use super::compression::CompressionKind;
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
-use super::stored::{Access, Extent, TRAILER_BYTES, TableSource};
+use super::stored::{Access, BlockCodec, Extent, TRAILER_BYTES, TableSource};
+use super::tail::load_codec;
 
 /// Returns the meaning of each byte of the table in `file`: ranges in the file with a text for
 /// people, in the order of the file. With `entries`, those of data blocks too, after their block
@@ -36,7 +37,8 @@ pub fn describe(
     entries: bool,
 ) -> Result<Vec<(Range<u64>, String)>> {
     let file_bytes = file.len()?;
-    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
+    let codec = BlockCodec::default();
+    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes, codec };
     let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
     // From the file itself, because no one says which table it should be.
     source.unique_id = footer.unique_id;
@@ -97,6 +99,12 @@ impl Describer {
             Some(CompressionKind::None) => "none",
             Some(CompressionKind::Lz4) => "LZ4",
             Some(CompressionKind::Lz4Front) => "LZ4 in front of the hidden entries",
+            Some(CompressionKind::Zstd) => "zstd",
+            Some(CompressionKind::ZstdFront) => "zstd in front of the hidden entries",
+            Some(CompressionKind::ZstdDictionary) => "zstd with the dictionary",
+            Some(CompressionKind::ZstdDictionaryFront) => {
+                "zstd with the dictionary, in front of the hidden entries"
+            }
             None => "unknown",
         };
         self.line(at..at + 1, format!("compression: {name}"));
@@ -107,16 +115,27 @@ impl Describer {
     fn properties(&mut self, extent: Extent) {
         let source = self.source.clone();
         let mut suffix = Vec::new();
+        let mut codec = Ok(BlockCodec::default());
+        let mut dictionary = None;
         self.whole_block(extent, |payload| {
             match SstProperties::decode(&source, extent.offset, payload) {
                 Ok(properties) => {
                     suffix.clone_from(&properties.hidden_suffix);
+                    codec = load_codec(&source, &properties);
+                    dictionary = properties.dictionary;
                     format!("properties: {properties:?}")
                 }
                 Err(error) => format!("damaged properties: {error}"),
             }
         });
         self.suffix = suffix;
+        if let Some((extent, _)) = dictionary {
+            self.whole_block(extent, |payload| match &codec {
+                Ok(_) => format!("dictionary: {} bytes", payload.len()),
+                Err(error) => format!("damaged dictionary: {error}"),
+            });
+        }
+        self.source.codec = codec.unwrap_or_default();
     }
 
     /// Describes the index; returns the data blocks that it names.

@@ -8,7 +8,7 @@
 //! 16      8     incompatible   feature bits that every reader must know: 0 = data blocks hold
 //!                              hidden entries, whose suffix is in the properties; 1 = they may
 //!                              have the short form; 2 = they may lie in a column; 3 = entries may
-//!                              be operands of merges
+//!                              be operands of merges; 4 = blocks may be compressed with zstd
 //! 24      1     checksum       1 = XXH3-64
 //! 25      1     trailer        bytes after the payload of each block: 9
 //! 26      1     index levels   1 or 2
@@ -30,6 +30,7 @@
 use crate::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64, put_u128};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::DbId;
+use crate::zstandard;
 
 use super::stored::{Access, Extent, TableSource};
 
@@ -52,10 +53,13 @@ pub(super) const HAS_SHORT_HIDDEN: u64 = 1 << 1;
 pub(super) const HAS_HIDDEN_COLUMN: u64 = 1 << 2;
 /// Incompatible feature: data blocks may hold operands of merges, which older code takes for damage.
 pub(super) const HAS_OPERANDS: u64 = 1 << 3;
+/// Incompatible feature: data blocks may be compressed with zstd, and the table may have a dictionary.
+pub(super) const HAS_ZSTD: u64 = 1 << 4;
 /// Compatible feature: the properties have fields 22 and 24.
 pub(super) const HAS_TAIL_CHECKSUMS: u64 = 1 << 0;
 /// Incompatible feature bits that this version knows.
-const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN | HAS_OPERANDS;
+const INCOMPATIBLE_KNOWN: u64 =
+    HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN | HAS_OPERANDS | HAS_ZSTD;
 
 /// The fields of the footer in order, for descriptions: length in bytes and name.
 pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [
@@ -126,7 +130,7 @@ impl Footer {
     ///
     /// # Errors
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
-    /// features, that this code does not know.
+    /// features, that this code does not know, or this build lacks.
     pub(super) fn read(source: &TableSource, access: Access) -> Result<(Footer, u64)> {
         // One read, also for a longer footer of a later version.
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
@@ -162,6 +166,9 @@ impl Footer {
             Ok(Err(format!("table format version {}", ending.version)))
         };
         match decoded {
+            Ok(Ok(footer)) if footer.incompatible & HAS_ZSTD != 0 && !zstandard::IS_BUILT_IN => {
+                Err(source.lacks_zstd())
+            }
             Ok(Ok(footer)) => Ok((footer, at)),
             Ok(Err(needed)) => {
                 let what = format!("{needed} in {}", source.path.display());

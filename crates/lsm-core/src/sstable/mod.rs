@@ -77,6 +77,7 @@ mod unparsed_seek;
 mod verify;
 mod walk;
 mod writer;
+mod zstd_compressor;
 
 #[cfg(test)]
 pub(crate) mod test_file;

@@ -90,6 +90,17 @@ impl PendingFile {
         Ok(extent)
     }
 
+    /// Appends the dictionary, if blocks were compressed with one. Returns its place and its checksum.
+    pub fn dictionary(&mut self) -> Result<Option<(Extent, u64)>> {
+        // It lies after the blocks that need it, because the table is written in one go.
+        let offset = self.offset();
+        let PendingFile { framer, pending, .. } = self;
+        let Some(dictionary) = framer.dictionary() else { return Ok(None) };
+        let (extent, checksum) = framer.frame_plain(pending, offset, &[dictionary]);
+        self.note(checksum)?;
+        Ok(Some((extent, checksum)))
+    }
+
     /// Notes the checksum of a block that is pending, and gives the file what is pending if that is much.
     fn note(&mut self, checksum: u64) -> Result<()> {
         // The file hash is made of these: hashing the file itself would read it again.

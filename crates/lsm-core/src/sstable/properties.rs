@@ -18,8 +18,10 @@
 //! 19   operands: their number; only with operands
 //! 20   number of user properties, then name and value of each as length and bytes, by ascending
 //!      name; only if there are any
+//! 21   dictionary: offset and length of its stored block, and its checksum as it is stored, 8 bytes; only
+//!      with a dictionary
 //! 22   checksums of the blocks between the data and this one, 8 bytes each, as they are stored:
-//!      bloom, index partitions, index
+//!      bloom, index partitions, index; that of a dictionary is in field 21
 //! 24   checksum: XXH3-64 of all bytes of the payload before this field, which is the last
 //! ```
 //!
@@ -34,7 +36,7 @@ use crate::hooks;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
 use crate::types::{EntryKind, Epoch, FileNo, SeqNo};
 
-use super::stored::TableSource;
+use super::stored::{Extent, TableSource};
 
 /// Longest suffix of hidden keys, in bytes.
 pub(super) const HIDDEN_SUFFIX_BYTES_MAX: usize = 16;
@@ -90,6 +92,8 @@ pub struct SstProperties {
     pub hidden_suffix: Vec<u8>,
     /// The notes of compaction filters.
     pub user: hooks::Properties,
+    /// The place of the dictionary of its blocks, and the checksum there.
+    pub(super) dictionary: Option<(Extent, u64)>,
     /// The checksums of bloom, index partitions and index, as they are stored; none in a table of
     /// older code.
     pub(super) tail_checksums: Vec<u64>,
@@ -152,6 +156,13 @@ impl SstProperties {
                 put_bytes(&mut field, value);
             }
             put_field(&mut out, 20, &field);
+        }
+        if let Some((extent, checksum)) = self.dictionary {
+            let mut field = Vec::new();
+            put_varint(&mut field, extent.offset);
+            put_varint(&mut field, extent.len);
+            put_u64(&mut field, checksum);
+            put_field(&mut out, 21, &field);
         }
         if !self.tail_checksums.is_empty() {
             let mut field = Vec::new();
@@ -266,6 +277,10 @@ impl SstProperties {
             }
             19 => self.operands = count(r)?,
             20 => self.user = user_properties(r)?,
+            21 => {
+                let extent = Extent { offset: r.varint()?, len: r.varint()? };
+                self.dictionary = Some((extent, r.u64()?));
+            }
             22 => {
                 while !r.is_empty() {
                     self.tail_checksums.push(r.u64()?);
@@ -276,6 +291,26 @@ impl SstProperties {
         reader.finish()?;
         Ok(true)
     }
+}
+
+/// The numbers that two accounts of a table must agree in.
+pub(super) fn numbers(said: &SstProperties, is: &SstProperties) -> [(&'static str, u64, u64); 14] {
+    [
+        ("values", said.values, is.values),
+        ("tombstones", said.tombstones, is.tombstones),
+        ("handles", said.handles, is.handles),
+        ("poisons", said.poisons, is.poisons),
+        ("hidden entries", said.hidden, is.hidden),
+        ("key bytes", said.raw_key_bytes, is.raw_key_bytes),
+        ("value bytes", said.raw_value_bytes, is.raw_value_bytes),
+        ("smallest sequence number", said.min_seq.get(), is.min_seq.get()),
+        ("largest sequence number", said.max_seq.get(), is.max_seq.get()),
+        ("file", said.file.0, is.file.0),
+        ("epoch", u64::from(said.epoch.0), u64::from(is.epoch.0)),
+        ("data blocks", said.data_blocks, is.data_blocks),
+        ("data bytes", said.data_bytes, is.data_bytes),
+        ("largest block", said.block_bytes_max, is.block_bytes_max),
+    ]
 }
 
 /// A count; bounded so that sums of counts cannot overflow.

@@ -1,6 +1,6 @@
 //! [`SstReader`]: an open table. Its version holds it, and all threads that read it share it.
 //!
-//! The bloom, the top of the index and the properties stay in memory as long as it lives. All other
+//! The bloom, the top of the index, the dictionary and the properties stay in memory as long as it lives. All other
 //! blocks are read on demand and kept by the [`BlockCache`].
 //!
 //! Invariants:
@@ -27,8 +27,8 @@ use super::footer::Footer;
 use super::index::{Index, extent_at};
 use super::mapped::MappedBlocks;
 use super::properties::SstProperties;
-use super::stored::{Access, Extent, StoredPayload, TableSource};
-use super::tail::{TableParts, load_bloom, load_index, load_properties, parse};
+use super::stored::{Access, BlockCodec, Extent, StoredPayload, TableSource};
+use super::tail::{TableParts, load_bloom, load_codec, load_index, load_properties, parse};
 use super::unparsed::{CursorBlock, UnparsedBlock};
 use super::unparsed_seek::UNPARSED_BYTES_MAX;
 use super::{BlockCache, SstIdentity};
@@ -65,7 +65,7 @@ impl SstReader {
     /// `Unsupported` for formats and features that this version does not know; `Io`.
     ///
     /// # Cost
-    /// Four reads: footer, bloom block, index, properties.
+    /// Four reads: footer, bloom block, index, properties; one more for a dictionary.
     pub fn open(
         file: Arc<dyn File>,
         path: PathBuf,
@@ -75,7 +75,9 @@ impl SstReader {
     ) -> Result<SstReader> {
         let file_bytes = file.len()?;
         let path: Arc<Path> = path.into();
-        let source = TableSource { file, path, unique_id: identity.unique_id(), file_bytes };
+        let unique_id = identity.unique_id();
+        let codec = BlockCodec::default();
+        let mut source = TableSource { file, path, unique_id, file_bytes, codec };
         if let Some((bytes, _)) = expected.filter(|(bytes, _)| *bytes != file_bytes) {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
@@ -91,6 +93,7 @@ impl SstReader {
         // The properties before bloom and index, because they have the checksums of both.
         let payload = source.read(footer.properties)?;
         let properties = load_properties(&source, &footer, &payload.bytes[..payload.len])?;
+        source.codec = load_codec(&source, &properties)?;
         let bloom = load_bloom(&source, &footer, &properties)?;
         let index = load_index(&source, &footer, &properties)?;
         let parts = TableParts { bloom, index, footer, footer_at, properties };
@@ -261,7 +264,8 @@ impl SstReader {
     pub fn memory_bytes(&self) -> u64 {
         let bloom = self.bloom.as_ref().map_or(0, Bloom::memory_bytes);
         let marks = self.mapped.as_ref().map_or(0, MappedBlocks::memory_bytes);
-        bloom + self.index.memory_bytes() + (marks + size_of::<SstReader>()) as u64
+        let dictionary = self.source.codec.dictionary.as_ref().map_or(0, |it| it.memory_bytes());
+        bloom + self.index.memory_bytes() + (marks + dictionary + size_of::<SstReader>()) as u64
     }
 
     /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot

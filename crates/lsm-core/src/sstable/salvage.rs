@@ -22,16 +22,19 @@ use std::sync::Arc;
 use super::SstIdentity;
 use super::block::Block;
 use super::compression::CompressionKind;
-use super::footer::{Footer, HAS_HIDDEN, HAS_OPERANDS, HAS_TAIL_CHECKSUMS};
+use super::footer::{Footer, HAS_HIDDEN, HAS_OPERANDS, HAS_TAIL_CHECKSUMS, HAS_ZSTD};
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
 use super::reader::SstReader;
-use super::stored::{Access, Extent, ONE_BIT_BYTES_MAX, StoredPayload, TRAILER_BYTES, TableSource};
-use super::tail::{TableParts, index_of, load_properties};
+use super::stored::{
+    Access, BlockCodec, Extent, ONE_BIT_BYTES_MAX, StoredPayload, TRAILER_BYTES, TableSource,
+};
+use super::tail::{TableParts, codec_of, index_of, load_codec, load_properties};
 use crate::codec::checksum128;
 use crate::error::Result;
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
+use crate::options::Compression;
 
 /// Bytes that are hashed in the search for the ends of blocks, for each byte of the file.
 const HASHED_A_BYTE: u64 = 1 << 10;
@@ -63,13 +66,15 @@ pub fn salvage(
     suffix: &[u8],
 ) -> Result<Option<Salvaged>> {
     let file_bytes = file.len()?;
-    let source =
-        TableSource { file, path: path.into(), unique_id: identity.unique_id(), file_bytes };
+    let path = path.into();
+    let unique_id = identity.unique_id();
+    let source = TableSource { file, path, unique_id, file_bytes, codec: BlockCodec::default() };
     let mut table = Salvaging { source, identity, file_hash, repaired: Vec::new() };
     // Without a footer nothing says where the data ends, and blocks of the index could pass for
     // data.
     let Some((footer, footer_at)) = table.footer()? else { return Ok(None) };
     let properties = table.properties(&footer, suffix)?;
+    table.codec(&properties)?;
     let Some((index, is_cut_short)) = table.index(&footer, &properties)? else { return Ok(None) };
     if footer.bloom.len > 0 {
         table.repaired_bloom(&footer, &properties)?;
@@ -99,7 +104,8 @@ pub struct FoundTable {
 /// `Corruption` if they are damaged; `Unsupported`; `Io`.
 pub fn identify(file: Arc<dyn File>, path: PathBuf) -> Result<FoundTable> {
     let file_bytes = file.len()?;
-    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
+    let codec = BlockCodec::default();
+    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes, codec };
     let (footer, footer_at) = Footer::read(&source, Access::Uncached)?;
     source.unique_id = footer.unique_id;
     let payload = source.read_by(Access::Uncached, footer.properties)?;
@@ -173,8 +179,10 @@ impl Salvaging {
         let decoded = unless_damaged(SstProperties::decode(source, last.offset, payload))?;
         let Some(properties) = decoded.filter(|it| it.has_own_checksum) else { return Ok(None) };
         let first = blocks.partition_point(|extent| extent.offset < properties.data_bytes);
-        let tail = &blocks[first..];
-        let [.., index, _] = *tail else { return Ok(None) };
+        let mut tail = blocks[first..].to_vec();
+        // It lies between the index and the properties.
+        tail.retain(|block| properties.dictionary.is_none_or(|(it, _)| it != *block));
+        let [.., index, _] = tail[..] else { return Ok(None) };
         let has_bloom = properties.bloom_bits_per_key > 0;
         let bloom = tail.first().filter(|_| has_bloom).copied();
         let partitions = tail.len() - 2 - usize::from(has_bloom).min(tail.len() - 2);
@@ -220,7 +228,50 @@ impl Salvaging {
         let has_hidden = footer.incompatible & HAS_HIDDEN != 0;
         let hidden_suffix = if has_hidden { suffix.to_vec() } else { Vec::new() };
         let data_bytes = self.data_end(footer)?;
-        Ok(SstProperties { data_bytes, hidden_suffix, ..SstProperties::default() })
+        let dictionary = self.dictionary(footer)?;
+        Ok(SstProperties { data_bytes, hidden_suffix, dictionary, ..SstProperties::default() })
+    }
+
+    /// The place of the dictionary, where the properties do not say it.
+    fn dictionary(&self, footer: &Footer) -> Result<Option<(Extent, u64)>> {
+        let offset = footer.index.end();
+        let len = footer.properties.offset.saturating_sub(offset);
+        if footer.incompatible & HAS_ZSTD == 0 || len <= TRAILER_BYTES as u64 {
+            return Ok(None);
+        }
+        let extent = Extent { offset, len };
+        let stored = unless_damaged(self.source.read_stored(Access::Uncached, extent))?;
+        let checksum = stored.and_then(|stored| stored.last_chunk().copied());
+        Ok(checksum.map(|checksum| (extent, u64::from_le_bytes(checksum))))
+    }
+
+    /// Loads the needs of the blocks when they are decompressed. Without its dictionary a table has the blocks that were written
+    /// before there was one.
+    fn codec(&mut self, properties: &SstProperties) -> Result<()> {
+        if let Some(codec) = unless_damaged(load_codec(&self.source, properties))? {
+            self.source.codec = codec;
+            return Ok(());
+        }
+        let source = &self.source;
+        let Some((extent, checksum)) = properties.dictionary else { return Ok(()) };
+        let stored = unless_damaged(source.read_stored(Access::Uncached, extent))?;
+        let turned = stored
+            .and_then(|stored| source.with_one_bit_turned_for(extent.offset, &stored, checksum));
+        let payload = turned.and_then(|it| source.unverified_payload(extent.offset, &it));
+        let bytes = payload.as_ref().map(|payload| &payload.bytes[..payload.len]);
+        let mended = bytes.map(|bytes| unless_damaged(codec_of(source, properties, Some(bytes))));
+        let way = match mended.transpose()?.flatten() {
+            Some(codec) => {
+                self.source.codec = codec;
+                "one-bit search"
+            }
+            None => {
+                self.source.codec = codec_of(&self.source, properties, None)?;
+                "none: the blocks that need it are lost"
+            }
+        };
+        self.repaired.push(("the dictionary is damaged", way));
+        Ok(())
     }
 
     /// The end of the data, where the properties do not say it.
@@ -410,5 +461,7 @@ fn block_at(
 /// The features of a table with these properties, as far as they are needed to read it.
 fn known_features(properties: &SstProperties) -> u64 {
     let hidden = if properties.hidden_suffix.is_empty() { 0 } else { HAS_HIDDEN };
-    if properties.operands > 0 { hidden | HAS_OPERANDS } else { hidden }
+    let operands = if properties.operands > 0 { HAS_OPERANDS } else { 0 };
+    let zstd = if properties.compression == Compression::Zstd as u8 { HAS_ZSTD } else { 0 };
+    hidden | operands | zstd
 }

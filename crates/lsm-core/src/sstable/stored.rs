@@ -20,11 +20,13 @@ use std::sync::Arc;
 
 use super::compression::{BlockCompressor, CompressedPayload, CompressionKind, is_worth_it};
 use super::stream_compressor::{Sink, StreamCompressor};
+use super::zstd_compressor::ZstdCompressor;
 use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, zeroed};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
 use crate::options::Compression;
+use crate::zstandard::{self, Compressor, Dictionary, lacks_zstd};
 
 /// Bytes that follow the payload of a stored block.
 pub(super) const TRAILER_BYTES: usize = 9;
@@ -58,11 +60,18 @@ pub(super) const LARGE_PAYLOAD_BYTES: usize = 4 << 20;
 pub(super) struct BlockFramer {
     unique_id: u128,
     compressor: BlockCompressor,
+    /// Made with the first block that it compresses.
+    zstd: Option<Box<ZstdCompressor>>,
 }
 
 impl BlockFramer {
     pub(super) fn new(unique_id: u128) -> BlockFramer {
-        BlockFramer { unique_id, compressor: BlockCompressor::new() }
+        BlockFramer { unique_id, compressor: BlockCompressor::new(), zstd: None }
+    }
+
+    /// The dictionary that blocks were compressed with, if there is one.
+    pub(super) fn dictionary(&self) -> Option<&[u8]> {
+        self.zstd.as_ref().and_then(|zstd| zstd.dictionary())
     }
 
     /// Appends `payload` to `out` as the block at `offset`. Returns its extent and checksum.
@@ -76,6 +85,9 @@ impl BlockFramer {
         let start = out.len();
         let (kind, stored) = match compression {
             Compression::Lz4 => self.compressor.compress(payload),
+            Compression::Zstd => {
+                self.zstd.get_or_insert_with(|| Box::new(ZstdCompressor::new())).compress(payload)
+            }
             Compression::None => (CompressionKind::None, payload),
         };
         out.extend_from_slice(stored);
@@ -126,7 +138,8 @@ impl BlockFramer {
         let mut body =
             FramedBody { checksum: Checksum64::seeded(seed(self.unique_id, offset)), len: 0, sink };
         let kind = match compression {
-            Compression::Lz4 if body.put_compressed(pieces)? => CompressionKind::Lz4,
+            Compression::Lz4 if body.put_compressed(pieces, compression)? => CompressionKind::Lz4,
+            Compression::Zstd if body.put_compressed(pieces, compression)? => CompressionKind::Zstd,
             _ => {
                 pieces.iter().try_for_each(|piece| body.put(piece))?;
                 CompressionKind::None
@@ -155,24 +168,34 @@ impl FramedBody<'_, '_> {
     }
 
     /// Puts the compressed form of the pieces; puts nothing and returns `false` if that is not worth it.
-    fn put_compressed(&mut self, pieces: &[&[u8]]) -> Result<bool> {
+    fn put_compressed(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<bool> {
         let plain_len = pieces.iter().map(|piece| piece.len()).sum();
         let mut head = Vec::new();
         put_varint(&mut head, plain_len as u64);
         // The first pass only counts. Keeping its result instead of a second pass would need memory
         // for the whole compressed value.
         let mut compressed_len = head.len();
-        let mut compressor = StreamCompressor::new();
-        compressor.compress(pieces, &mut |bytes| {
+        let is_whole = compress_pieces(compression, pieces, &mut |bytes| {
             compressed_len += bytes.len();
             Ok(())
         })?;
-        if !is_worth_it(compressed_len, plain_len) {
+        if !is_whole || !is_worth_it(compressed_len, plain_len) {
             return Ok(false);
         }
         self.put(&head)?;
-        compressor.compress(pieces, &mut |bytes| self.put(bytes))?;
-        Ok(true)
+        compress_pieces(compression, pieces, &mut |bytes| self.put(bytes))
+    }
+}
+
+/// Gives the compressed form of the pieces to `sink`, all of it unless it returns `false`.
+fn compress_pieces(
+    compression: Compression,
+    pieces: &[&[u8]],
+    sink: &mut Sink<'_>,
+) -> Result<bool> {
+    match compression {
+        Compression::Zstd => Compressor::new().compress_pieces(pieces, sink),
+        _ => StreamCompressor::new().compress(pieces, sink).map(|()| true),
     }
 }
 
@@ -221,6 +244,14 @@ pub(super) enum Access {
     Uncached,
 }
 
+/// The needs of the blocks of a table, in addition to their own bytes, when they are decompressed.
+#[derive(Clone, Default)]
+pub(super) struct BlockCodec {
+    pub dictionary: Option<Arc<Dictionary>>,
+    /// Longest payload with zstd, in bytes, as the properties say it; `None` if they are lost.
+    pub payload_bytes_max: Option<u64>,
+}
+
 /// The file that blocks are read from, and the identity that they verify against.
 #[derive(Clone)]
 pub(super) struct TableSource {
@@ -229,6 +260,7 @@ pub(super) struct TableSource {
     pub unique_id: u128,
     /// Length of the file; no extent passes it.
     pub file_bytes: u64,
+    pub codec: BlockCodec,
 }
 
 impl TableSource {
@@ -238,6 +270,11 @@ impl TableSource {
         what: impl Into<String>,
     ) -> Error {
         Error::corruption(&*self.path, offset, what)
+    }
+
+    /// The error of a table with zstd in a build without it.
+    pub(super) fn lacks_zstd(&self) -> Error {
+        lacks_zstd(&*self.path, "blocks of a table are compressed")
     }
 
     /// Fills `buf` from `offset`, in the given way.
@@ -418,7 +455,20 @@ impl TableSource {
         kind: CompressionKind,
         payload: &'p [u8],
     ) -> Result<CompressedPayload<'p>> {
-        CompressedPayload::of(kind, payload).map_err(|what| self.corruption(offset, what))
+        // A table that says zstd was refused by its footer or its properties.
+        if kind.is_zstd() && !zstandard::IS_BUILT_IN {
+            return Err(self.corruption(offset, "block says zstd, and its table does not"));
+        }
+        let parts = CompressedPayload::of(kind, payload);
+        let parts = parts.map_err(|what| self.corruption(offset, what))?;
+        // Zstandard may expand a few bytes to megabytes, so the ratio alone bounds little.
+        let most = self.codec.payload_bytes_max.filter(|_| kind.is_zstd());
+        if most.is_some_and(|most| parts.plain_len as u64 > most) {
+            return Err(
+                self.corruption(offset, "zstd frame claims more bytes than any block of the table")
+            );
+        }
+        Ok(parts)
     }
 
     /// Decompresses a payload into `out`, which has its plain length.
@@ -428,6 +478,8 @@ impl TableSource {
         compressed: &CompressedPayload<'_>,
         out: &mut [u8],
     ) -> Result<()> {
-        compressed.decompress_into(out).map_err(|what| self.corruption(offset, what))
+        compressed
+            .decompress_into(out, self.codec.dictionary.as_deref())
+            .map_err(|what| self.corruption(offset, what))
     }
 }

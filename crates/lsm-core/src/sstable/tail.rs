@@ -4,13 +4,17 @@
 //! the checksums of bloom and index and one of their own. This reveals a fault in memory that
 //! happened before a block's own checksum was made.
 
+use std::sync::Arc;
+
 use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::Index;
 use super::properties::SstProperties;
-use super::stored::{Extent, StoredPayload, TableSource};
-use crate::error::Result;
+use super::stored::{BlockCodec, Extent, StoredPayload, TableSource};
+use crate::error::{Error, Result};
+use crate::options::Compression;
+use crate::zstandard::{self, Dictionary};
 
 /// Everything of a table except its data blocks.
 pub(super) struct TableParts {
@@ -46,6 +50,51 @@ pub(super) fn load_properties(
         return Err(source.corruption(offset, "properties lack the checksums of the index"));
     }
     Ok(properties)
+}
+
+/// The needs of the data blocks when they are decompressed.
+///
+/// # Errors
+/// Corruption of the dictionary; `Unsupported` in a build without zstd, for a table that has it.
+pub(super) fn load_codec(source: &TableSource, properties: &SstProperties) -> Result<BlockCodec> {
+    let stored = match properties.dictionary {
+        Some((extent, checksum)) => source.read_expected(extent, Some(checksum)),
+        None => return codec_of(source, properties, None),
+    };
+    let payload = stored.map_err(|error| named(error, source, properties))?;
+    codec_of(source, properties, Some(&payload.bytes[..payload.len]))
+}
+
+/// As [`load_codec`], with the bytes of the dictionary.
+pub(super) fn codec_of(
+    source: &TableSource,
+    properties: &SstProperties,
+    bytes: Option<&[u8]>,
+) -> Result<BlockCodec> {
+    // Also where the footer is lost, which has the bit.
+    if properties.compression == Compression::Zstd as u8 && !zstandard::IS_BUILT_IN {
+        return Err(source.lacks_zstd());
+    }
+    // Zero where the properties are lost.
+    let payload_bytes_max = Some(properties.block_bytes_max).filter(|most| *most > 0);
+    let Some(bytes) = bytes else { return Ok(BlockCodec { dictionary: None, payload_bytes_max }) };
+    let dictionary = Dictionary::new(bytes).map(Arc::new);
+    let offset = properties.dictionary.map(|(extent, _)| extent.offset);
+    if dictionary.is_none() {
+        return Err(source.corruption(offset, "the dictionary of the table cannot be used"));
+    }
+    Ok(BlockCodec { dictionary, payload_bytes_max })
+}
+
+/// Corruption of the dictionary, named so.
+fn named(error: Error, source: &TableSource, properties: &SstProperties) -> Error {
+    let offset = properties.dictionary.map(|(extent, _)| extent.offset);
+    match error.damage() {
+        Some(damage) => {
+            source.corruption(offset, format!("the dictionary of the table: {}", damage.what))
+        }
+        None => error,
+    }
 }
 
 pub(super) fn load_bloom(

@@ -17,7 +17,7 @@ use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::Footer;
 use super::index::{Index, extent_at};
-use super::properties::SstProperties;
+use super::properties::{SstProperties, numbers};
 use super::read_ahead::ReadAhead;
 use super::reader::SstReader;
 use super::stored::{Access, Extent, StoredPayload, TableSource};
@@ -149,6 +149,7 @@ impl Verify<'_> {
     fn run(&mut self, expected: Option<&Expected>) -> Result<()> {
         let (footer, footer_at) = self.footer()?;
         let properties = self.properties(&footer)?;
+        self.dictionary(&properties)?;
         let bloom = self.bloom(&footer)?;
         let named = self.index(&footer)?;
         self.data_end = named.last().map_or(0, |block| block.extent.end());
@@ -236,6 +237,21 @@ impl Verify<'_> {
                 Ok(self.reader.properties().clone())
             }
         }
+    }
+
+    /// The blocks are decompressed with that of the open table, so that damage of it hides no other.
+    fn dictionary(&mut self, properties: &SstProperties) -> Result<()> {
+        let Some((extent, checksum)) = properties.dictionary else { return Ok(()) };
+        let read = self.read(extent).map(drop);
+        (self.progress)(extent.len)?;
+        let known = self.blocks.last().and_then(|(_, sum)| *sum);
+        let what = match read {
+            Ok(()) if known == Some(checksum.to_le_bytes()) => return Ok(()),
+            Ok(()) => "its checksum is not the one that the properties have".to_owned(),
+            Err(error) => error.damage().map_or(error.to_string(), |damage| damage.what.clone()),
+        };
+        self.report(extent.offset, format!("the dictionary of the table: {what}"));
+        Ok(())
     }
 
     fn bloom(&mut self, footer: &Footer) -> Result<Option<Bloom>> {
@@ -476,24 +492,4 @@ impl Verify<'_> {
 /// The user key, or nothing in a table without visible entries.
 fn user_key(key: Option<&InternalKey>) -> Vec<u8> {
     key.map_or(Vec::new(), |key| key.user.to_vec())
-}
-
-/// The numbers that two accounts of a table must agree in.
-fn numbers(said: &SstProperties, is: &SstProperties) -> [(&'static str, u64, u64); 14] {
-    [
-        ("values", said.values, is.values),
-        ("tombstones", said.tombstones, is.tombstones),
-        ("handles", said.handles, is.handles),
-        ("poisons", said.poisons, is.poisons),
-        ("hidden entries", said.hidden, is.hidden),
-        ("key bytes", said.raw_key_bytes, is.raw_key_bytes),
-        ("value bytes", said.raw_value_bytes, is.raw_value_bytes),
-        ("smallest sequence number", said.min_seq.get(), is.min_seq.get()),
-        ("largest sequence number", said.max_seq.get(), is.max_seq.get()),
-        ("file", said.file.0, is.file.0),
-        ("epoch", u64::from(said.epoch.0), u64::from(is.epoch.0)),
-        ("data blocks", said.data_blocks, is.data_blocks),
-        ("data bytes", said.data_bytes, is.data_bytes),
-        ("largest block", said.block_bytes_max, is.block_bytes_max),
-    ]
 }

@@ -29,7 +29,7 @@ use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{
     FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_OPERANDS, HAS_SHORT_HIDDEN,
-    HAS_TAIL_CHECKSUMS,
+    HAS_TAIL_CHECKSUMS, HAS_ZSTD,
 };
 use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
@@ -310,6 +310,7 @@ impl SstWriter {
             self.index.finish(|payload| out.block(payload, Compression::None))?;
         let (tail, _) = out.checksums[data_blocks..].as_chunks::<8>();
         self.properties.tail_checksums = tail.iter().map(|it| u64::from_le_bytes(*it)).collect();
+        self.properties.dictionary = out.dictionary()?;
         let properties = out.block(&self.properties.encode(), Compression::None)?;
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
@@ -434,12 +435,14 @@ impl SstWriter {
 
 /// The incompatible features of a table with these properties.
 fn features(properties: &SstProperties, has_column: bool) -> u64 {
+    let zstd = if properties.compression == Compression::Zstd as u8 { HAS_ZSTD } else { 0 };
+    let operands = if properties.operands > 0 { HAS_OPERANDS } else { 0 };
     let hidden = match (properties.hidden > 0, has_column) {
         (false, _) => 0,
         (true, false) => HAS_HIDDEN | HAS_SHORT_HIDDEN,
         (true, true) => HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN,
     };
-    if properties.operands > 0 { hidden | HAS_OPERANDS } else { hidden }
+    hidden | operands | zstd
 }
 
 fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {

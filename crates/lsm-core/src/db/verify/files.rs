@@ -213,6 +213,10 @@ impl VerifyRun<'_> {
         if refused.kind() == ErrorKind::LeaseLost || is_out_of_handles(&refused) {
             return Err(refused);
         }
+        // A sound table of another program, which nothing can be said about.
+        if refused.kind() == ErrorKind::Unsupported {
+            return Err(refused.in_partition(partition));
+        }
         // Without a lease. The manifest does not name it any more, so it is live no longer.
         if self.is_deleted_elsewhere(&refused) {
             return Ok(false);

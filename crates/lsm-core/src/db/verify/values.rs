@@ -38,7 +38,9 @@ impl VerifyRun<'_> {
                     value.verify(user, &mut |bytes| self.advance(bytes))
                 });
                 match read {
-                    Err(error) if self.ends_run(&error) => return Err(error),
+                    Err(error) if self.ends_run(&error) => {
+                        return Err(error.in_partition(&partition.name));
+                    }
                     Err(error) => self.note_value(&partition, table, user, &error),
                     Ok(()) => {}
                 }

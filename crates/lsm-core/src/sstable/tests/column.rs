@@ -34,7 +34,7 @@ fn table() -> Table {
     })
 }
 
-fn written(options: SstOptions) -> Vec<u8> {
+pub(super) fn written(options: SstOptions) -> Vec<u8> {
     table().write(&[1], options, INDEX_BYTES_MAX, |_| true).0
 }
 
@@ -62,7 +62,7 @@ fn a_column_is_stored_as_it_is_after_what_is_compressed() {
     assert!(compressed.ends_with(&plain[column.start..]) && compressed.len() < plain.len());
     let parts = CompressedPayload::of(kind, compressed).unwrap();
     let mut out = vec![0xaa; parts.plain_len];
-    parts.decompress_into(&mut out).unwrap();
+    parts.decompress_into(&mut out, None).unwrap();
     assert_eq!(out, plain);
     // In the file.
     let bytes = written(options(1 << 16, Compression::Lz4));
@@ -226,7 +226,7 @@ proptest! {
         compressed.splice(..front.len(), front);
         if let Ok(parts) = CompressedPayload::of(CompressionKind::from_u8(kind).unwrap(), &compressed) {
             prop_assert!(parts.plain_len <= 255 * compressed.len());
-            let _ = parts.decompress_into(&mut vec![0; parts.plain_len]);
+            let _ = parts.decompress_into(&mut vec![0; parts.plain_len], None);
         }
     }
 }

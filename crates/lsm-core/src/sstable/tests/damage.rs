@@ -15,7 +15,7 @@ use crate::sstable::bloom::Bloom;
 use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
 use crate::sstable::properties::SstProperties;
-use crate::sstable::stored::{BlockFramer, Extent, StoredPayload, TableSource};
+use crate::sstable::stored::{BlockCodec, BlockFramer, Extent, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::unparsed_seek::{UnparsedSeek, seek_unparsed};
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
@@ -271,7 +271,7 @@ proptest! {
             seek_unparsed(&payload, b"k", SeqNo::MAX, may_have_hidden);
         }
         let file = TestFile::holding(&[]);
-        let source = TableSource { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
+        let source = TableSource { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0, codec: BlockCodec::default() };
         let _ = SstProperties::decode(&source, 0, &payload);
     }
 
@@ -360,7 +360,8 @@ fn an_index_whose_blocks_leave_a_gap_is_refused() {
 fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
-    let source = TableSource { file, path, unique_id: 1, file_bytes: 0 };
+    let source =
+        TableSource { file, path, unique_id: 1, file_bytes: 0, codec: BlockCodec::default() };
     // 1 GiB in six bytes.
     let claim = [0x80, 0x80, 0x80, 0x80, 0x04, 0];
     for (payload, expected) in [
@@ -385,7 +386,8 @@ fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
 fn properties_that_must_be_understood_are_refused_and_others_ignored() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
-    let source = TableSource { file, path, unique_id: 0, file_bytes: 0 };
+    let source =
+        TableSource { file, path, unique_id: 0, file_bytes: 0, codec: BlockCodec::default() };
     let mut payload = SstProperties { values: 5, ..SstProperties::default() };
     payload.smallest = b"a".to_vec();
     payload.largest = b"b".to_vec();

@@ -12,6 +12,7 @@ mod model;
 mod notes;
 mod prefetch;
 mod verify;
+mod zstd;
 
 use std::sync::Arc;
 

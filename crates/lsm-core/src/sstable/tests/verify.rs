@@ -16,7 +16,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::footer::Footer;
-use crate::sstable::stored::{Access, BlockFramer, Extent, StoredPayload, TableSource};
+use crate::sstable::stored::{Access, BlockCodec, BlockFramer, Extent, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::tolerant::block::TolerantBlock;
 use crate::sstable::{
@@ -190,6 +190,7 @@ fn footer_of(bytes: &[u8]) -> (Footer, u64) {
         path: std::path::Path::new("t").into(),
         unique_id: 0,
         file_bytes: bytes.len() as u64,
+        codec: BlockCodec::default(),
     };
     Footer::read(&source, Access::Plain).unwrap()
 }
