@@ -115,6 +115,26 @@ fn a_table_goes_when_it_is_too_old() {
 }
 
 #[test]
+fn a_calendar_that_is_wrong_for_a_moment_removes_no_table() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    clock.jump(1_800_000_000);
+    let db = open_at(&fs, &clock);
+    let events = db.partition_with("events", fifo(u64::MAX, 100)).unwrap();
+    put_table(&db, &events, "a", 10);
+    clock.jump(75 * 365 * 86_400);
+    put_table(&db, &events, "b", 10);
+    assert!(db.health().clock_jump.is_some());
+    clock.pass(3);
+    clock.jump(-75 * 365 * 86_400);
+    settle(&db);
+    assert_eq!(keys(&events), ["a", "b"]);
+    clock.pass(101);
+    settle(&db);
+    assert_eq!(keys(&events), [""; 0], "also the table that was written meanwhile");
+}
+
+#[test]
 fn what_a_table_deletes_or_overwrites_does_not_come_back() {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();
@@ -254,9 +274,9 @@ impl History {
 /// Random writes, deletions, flushes, limits and crashes: what is left is always a suffix of the history.
 #[test]
 fn what_is_left_is_a_suffix_of_the_history() {
-    for seed in 0..60 {
-        println!("seed {seed}");
-        let mut rng = Rng::new(seed);
+    let mut rng = Rng::from_env_or(1);
+    let mut all_gone = 0;
+    for _ in 0..60 {
         let fs = MemFs::new();
         let mut db = open_small(&fs);
         let mut events = db.partition_with("events", fifo(4000, NO_AGE)).unwrap();
@@ -298,7 +318,8 @@ fn what_is_left_is_a_suffix_of_the_history() {
             let found = history.find(&content(&events), gone, has_crashed);
             gone = found.unwrap_or_else(|| panic!("no suffix: {:?}", content(&events)));
         }
-        settle(&db);
-        assert!(seed > 0 || gone > 0);
+        all_gone += gone;
     }
+    // It was a real history: half of all writes, about.
+    assert!(all_gone > 1000, "{all_gone}");
 }

@@ -141,8 +141,8 @@ pub struct Health {
     /// Tables and chunk files that are open for reading. Beyond the soft limit, each open closes another of
     /// them. The hard limit is that of the process, which log, jobs and application share.
     pub open_files: Gauge,
-    /// The unconfirmed jump of the calendar, if a partition has entries that expire. They expire by the
-    /// monotonic clock until the jump has lasted for an hour, or `Db::confirm_clock` is called.
+    /// The unconfirmed jump of the calendar, if a partition has entries that expire, or tables that are removed by
+    /// their age. That follows the monotonic clock until the jump has lasted for an hour, or `Db::confirm_clock` is called.
     pub clock_jump: Option<ClockJump>,
 }
 
@@ -279,11 +279,14 @@ impl DbInner {
         }
     }
 
-    /// The jump of the calendar, if a partition has entries that expire by it.
+    /// The jump of the calendar, if entries expire or tables go by it.
     fn clock_jump(&self) -> Option<ClockJump> {
         let jump = self.runner.calendar.jump()?;
         let partitions = self.catalog.partitions();
-        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
+        let is_awaited = partitions.iter().any(|it| {
+            let style = it.view().version.options.compaction_style;
+            it.load_hooks().ageing().is_some() || style.has_age()
+        });
         is_awaited.then_some(jump)
     }
 
