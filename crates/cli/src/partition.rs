@@ -197,22 +197,23 @@ impl OptionArgs {
 impl OptionArgs {
     /// The rule of compactions that the arguments make of `stored`.
     fn style(&self, stored: CompactionStyle) -> CompactionStyle {
-        let (bytes, seconds) = match stored {
-            CompactionStyle::Fifo { bytes_max, seconds_max } => (bytes_max, seconds_max),
-            _ => (0, u64::MAX),
-        };
-        let bytes_max = self.fifo_bytes.unwrap_or(bytes);
-        let seconds_max = match self.fifo_seconds {
-            None => seconds,
+        if self.fifo_bytes == Some(0) {
+            return CompactionStyle::Leveled;
+        }
+        let mut bytes_max = u64::MAX;
+        let mut seconds_max = u64::MAX;
+        if let CompactionStyle::Fifo { bytes_max: bytes, seconds_max: seconds } = stored {
+            bytes_max = bytes;
+            seconds_max = seconds;
+        }
+        bytes_max = self.fifo_bytes.unwrap_or(bytes_max);
+        seconds_max = match self.fifo_seconds {
+            None => seconds_max,
             Some(0) => u64::MAX,
             Some(limit) => limit,
         };
-        match bytes_max {
-            // An age alone is a limit as well.
-            0 if seconds_max != u64::MAX && self.fifo_bytes.is_none() => {
-                CompactionStyle::Fifo { bytes_max: u64::MAX, seconds_max }
-            }
-            0 => CompactionStyle::Leveled,
+        match (stored, bytes_max, seconds_max) {
+            (CompactionStyle::Leveled, u64::MAX, u64::MAX) => stored,
             _ => CompactionStyle::Fifo { bytes_max, seconds_max },
         }
     }

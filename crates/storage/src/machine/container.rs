@@ -37,7 +37,7 @@ fn least_limit(groups: &str, text_of: impl Fn(&Path) -> Option<String>) -> Optio
 }
 
 /// The files with the limits of a line `hierarchy:controllers:path`, if its hierarchy limits memory.
-fn limit_files(line: &str) -> Option<impl Iterator<Item = PathBuf>> {
+fn limit_files(line: &str) -> Option<Vec<PathBuf>> {
     let mut parts = line.splitn(3, ':');
     let controllers = parts.nth(1)?;
     let path = parts.next()?;
@@ -49,9 +49,8 @@ fn limit_files(line: &str) -> Option<impl Iterator<Item = PathBuf>> {
         _ => return None,
     };
     // A container often sees its own group as the root, and the path of the host in this line.
-    let groups: Vec<_> = Path::new(path.trim_start_matches('/')).ancestors().collect();
-    let files = groups.into_iter().map(|group| mount.join(group).join(name)).collect::<Vec<_>>();
-    Some(files.into_iter())
+    let groups = Path::new(path.trim_start_matches('/')).ancestors();
+    Some(groups.map(|group| mount.join(group).join(name)).collect())
 }
 
 #[cfg(test)]
