@@ -92,10 +92,9 @@ const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 pub struct Options {
     /// Size of the block cache in bytes. Default: a quarter of the memory that the process may take, at most 1
     /// GiB (256 MiB with pointers of 32 bits): that of the machine, or the limit of the container (cgroup) if that is
-    /// less. On systems other than Linux 256 MiB. 0 turns the cache off. Blocks that
-    /// flushes and compactions write go into it while it has room and readers use it, unless their entries are
-    /// longer than 512 bytes on average; nothing leaves it for them. From 16 MiB on, up to an eighth of it is taken beyond
-    /// it, for free places in its memory.
+    /// less. On systems other than Linux 256 MiB. 0 turns the cache off. Blocks that flushes and compactions write go
+    /// into it while it has room and readers use it, unless their entries are longer than 512 bytes on average; nothing
+    /// leaves it for them. From 16 MiB on, up to an eighth of it is taken beyond it, for free places in its memory.
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
     /// memtable is sealed and flushed. If one and a half times as much waits for its
