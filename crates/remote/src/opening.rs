@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsm_core::fs::{AppendMode, File, Fs, LockGuard, RESTORING};
+use lsm_core::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs, LockGuard, RESTORING};
 use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
 
@@ -71,6 +71,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let bucket = remote.bucket();
     let local = LocalFolder { fs: remote.fs.clone(), dir: dir.to_owned() };
     let lock = local.lock()?;
+    local.check_keys()?;
     bucket.probe(remote.is_stepped)?;
     let (folder, mut boundary) = load(&bucket)?;
     let markers = local.markers()?;
@@ -235,6 +236,33 @@ impl LocalFolder {
         Ok(shipped.map(|(class, it)| (it.name, class, it.len)).collect())
     }
 
+    /// Returns an error if the files are encrypted and are opened without keys, or the other way round. Otherwise they
+    /// would look like those of another state, and be replaced by what the bucket has.
+    fn check_keys(&self) -> Result<()> {
+        // All of them have keys, or none.
+        let Some((name, ..)) = self.files()?.into_iter().find(|(.., len)| *len > 0) else {
+            return Ok(());
+        };
+        let path = self.path(&name);
+        let mut front = ENCRYPTED_MAGIC.map(|_| 0);
+        match self.fs.open_read(&path).and_then(|file| file.read_at(0, &mut front)) {
+            // Of the keys. What cannot be read for another reason may be in the bucket.
+            Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+            _ => {}
+        }
+        if front == ENCRYPTED_MAGIC {
+            let message = format!("{} is encrypted, and was opened without keys", path.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a local file that a list shows with `listed` bytes has `len` bytes. A list of encrypted files
+    /// shows more.
+    fn has_len(&self, name: &str, listed: u64, len: u64) -> Result<bool> {
+        Ok(listed == len || (listed > len && self.fs.open_read(&self.path(name))?.len()? == len))
+    }
+
     /// Returns an error if this folder may not continue the journal.
     fn check(&self, folder: &Folder, markers: &BTreeSet<u128>, takes_over: bool) -> Result<()> {
         let dir = self.dir.display();
@@ -296,7 +324,10 @@ impl LocalFolder {
             let has_all = match (class, local) {
                 // It was never restored from the bucket.
                 (Some(FileClass::Table | FileClass::Chunk), None) => true,
-                (Some(FileClass::Table), Some((.., len))) => *len == file.read().len,
+                (Some(FileClass::Table), Some((.., len))) => {
+                    let stored = file.read().len;
+                    self.has_len(name, *len, stored)?
+                }
                 (Some(FileClass::Chunk), Some((.., len))) => *len >= file.read().len,
                 (Some(FileClass::Log), Some((.., len))) => {
                     let written = file.read().written;
@@ -343,13 +374,14 @@ impl LocalFolder {
     /// those after a frame whose large value is lost. So ends of logs and manifests are put only with the state that
     /// the next open of the database recovers. Until then the bucket keeps the state that it has, if it has one.
     fn ship(&self, shipper: &Shipper, extension: Extension, is_begun: bool) -> Result<()> {
-        for (name, class, len) in extension {
+        for (name, class, _) in extension {
             let is_state = name.ends_with(".wal") || name.ends_with(".manifest");
             if is_begun && is_state {
                 shipper.defer(name);
                 continue;
             }
             let file = self.fs.open_read(&self.path(&name))?;
+            let len = file.len()?;
             let known = shipper.written(&name);
             if known.is_none() {
                 shipper.note(NotedChange::Whole(StoredChange::Create { name: name.clone() }));
@@ -401,7 +433,8 @@ impl LocalFolder {
     /// those that are here, and as long as there, are kept.
     fn restore(&self, folder: &Folder, cache: &Arc<ObjectCache>, keeps_tables: bool) -> Result<()> {
         for (name, class, len) in self.files()? {
-            let is_same = folder.file(&name).is_some_and(|file| file.read().len == len);
+            let stored = folder.file(&name).map(|file| file.read().len);
+            let is_same = stored.map_or(Ok(false), |stored| self.has_len(&name, len, stored))?;
             if !(keeps_tables && is_same && class != FileClass::Log) {
                 self.fs.delete(&self.path(&name))?;
             }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
 use remote::{Ack, Remote, RestoreTarget};
 use siltstone::changes::FeedItem;
-use siltstone::fs::{CrashOutcome, MemFs};
+use siltstone::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::operators::AppendOperator;
 use siltstone::secondary::{Level, Target};
 use siltstone::{
@@ -28,7 +29,7 @@ fn has(db: &Db, key: &str) -> bool {
 fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
-    siltstone::fs::Fs::create_dir(&siltstone::fs::OsFs, &bucket).unwrap();
+    OsFs.create_dir(&bucket).unwrap();
     let remote = Remote::url(&format!("file://{}", bucket.display())).unwrap();
     let first = remote.primary(folder.path().join("first")).unwrap();
     let db = first.builder().open().unwrap();
@@ -126,6 +127,62 @@ fn a_reader_of_a_bucket_spares_tables_without_the_prefix_of_a_scan() {
     let stats = seen.stats();
     assert_eq!((stats.prefix_asked_count, stats.prefix_spared_count), (3, 2));
     assert_eq!(mails.prefix("a/").count(), 4);
+}
+
+/// The bytes of all files in `dir` as they are on the disk, in one piece.
+fn all_bytes(dir: &std::path::Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for entry in OsFs.list(dir, "").unwrap() {
+        let file = OsFs.open_read(&dir.join(&entry.name)).unwrap();
+        let mut bytes = vec![0; entry.len as usize];
+        assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+        all.append(&mut bytes);
+    }
+    all
+}
+
+#[test]
+fn the_local_folder_of_a_primary_is_encrypted_and_its_bucket_is_not() {
+    const SECRET: &str = "not to be read on the disk";
+    let keys = KeyRing::new(KeyId::new("k1").unwrap(), EncryptionKey::random().unwrap());
+    let fs = Arc::new(EncryptedFs::new(Arc::new(OsFs), Arc::new(keys)));
+    for ack in [Ack::Stored, Ack::Local] {
+        let folder = tempfile::tempdir().unwrap();
+        let bucket = folder.path().join("bucket");
+        OsFs.create_dir(&bucket).unwrap();
+        let plain = Remote::url(&format!("file://{}", bucket.display())).unwrap().ack(ack);
+        let remote = plain.clone().fs(fs.clone());
+        let local = folder.path().join("first");
+        for round in 0..3 {
+            let primary = remote.primary(&local).unwrap();
+            assert_eq!(primary.status().remote_files, 0, "the folder is whole");
+            let db = primary.builder().open().unwrap();
+            // More than one append to the table: then a list shows more than its length.
+            let users = db.partition("users").unwrap();
+            for n in 0..300 {
+                users.put(format!("{SECRET} {round} {n}"), vec![b'x'; 10 << 10]).unwrap();
+            }
+            put(&db, &format!("{SECRET} {round}"), Durability::Sync);
+            db.flush().unwrap();
+            assert!(has(&db, &format!("{SECRET} 0 7")));
+            db.close().unwrap();
+        }
+        let bytes = all_bytes(&local);
+        assert!(bytes.len() > 9 << 20);
+        assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()));
+        // Without the key the folder looks like another state. It is refused before anything is replaced.
+        let refused = plain.primary(&local).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("opened without keys"), "{refused}");
+        assert_eq!(all_bytes(&local), bytes);
+        let primary = remote.primary(&local).unwrap();
+        let db = primary.builder().open().unwrap();
+        put(&db, "after it", Durability::Sync);
+        primary.ship().unwrap();
+        // A reader needs no key.
+        let reader = plain.reader().unwrap();
+        let seen = reader.builder().open().unwrap();
+        assert!(has(&seen, &format!("{SECRET} 2")) && has(&seen, "after it"));
+    }
 }
 
 #[test]
