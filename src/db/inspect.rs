@@ -14,7 +14,8 @@ impl Db {
     /// Writes, flushes and compactions continue during the call. Nothing is repaired.
     ///
     /// # Errors
-    /// Damage and unreadable files are in the report; they are not errors of this call.
+    /// Damage and unreadable files are in the report; they are not errors of this call. Neither are files that only a
+    /// build with another feature can read ([`VerifyReport::unsupported`]).
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the process has no file handle left: that says nothing of a file.
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) for a closed database;
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a mark of another

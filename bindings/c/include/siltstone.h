@@ -245,7 +245,7 @@ bool siltstone_drop_partition(const siltstone_db_t *db,
                               siltstone_error_t **error);
 
 // Reads every file, at most `bytes_per_second` (0: as fast as it can). Sets `damage_count` to the number of damaged
-// places, which is 0 for a sound database.
+// places, which is 0 for a sound database. Fails after that if there are files that this build cannot read.
 bool siltstone_verify(const siltstone_db_t *db,
                       uint64_t bytes_per_second,
                       size_t *damage_count,

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn siltstone_drop_partition(
 }
 
 /// Reads every file, at most `bytes_per_second` (0: as fast as it can). Sets `damage_count` to the number of damaged
-/// places, which is 0 for a sound database.
+/// places, which is 0 for a sound database. Fails after that if there are files that this build cannot read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_verify(
     db: *const Db,
@@ -144,7 +144,10 @@ pub unsafe extern "C" fn siltstone_verify(
         with(db, error, |db| {
             let report = db.verify(VerifyOptions::new().bytes_per_second(bytes_per_second))?;
             set(damage_count, report.damage().len());
-            Ok(())
+            let unread = report.unsupported.into_iter().next();
+            unread.map_or(Ok(()), |file| {
+                Err(engine::Error::new(engine::ErrorKind::Unsupported, file))
+            })
         })
     }
 }

@@ -23,6 +23,7 @@ pub fn verify_report<'py>(py: Python<'py>, report: &VerifyReport) -> Result<Boun
     dict.set_item("entries", report.entries)?;
     let damage = report.damage().iter().map(|it| damage(py, it)).collect::<Result<Vec<_>>>()?;
     dict.set_item("damage", PyList::new(py, damage)?)?;
+    dict.set_item("unsupported", &report.unsupported)?;
     Ok(dict)
 }
 

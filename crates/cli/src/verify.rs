@@ -1,6 +1,6 @@
 //! `verify`: reads every file of a database and names all damage.
 //!
-//! Invariant: the exit code is 0 only if nothing that was read is damaged.
+//! Invariant: the exit code is 0 only if nothing that was read is damaged, and this build can read everything.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.part.keep(report.mark)?;
     existing.close()?;
     let json = report_json(report.damage(), Some(&report));
-    print(args, &report_text(&report), &json, !report.damage().is_empty())
+    print(args, &report_text(&report), &json, !report.damage().is_empty())?;
+    match report.unsupported.len() {
+        0 => Ok(()),
+        files => Err(Failure::NotFound(format!(
+            "this build cannot read {files} files of {}",
+            args.database.display()
+        ))),
+    }
 }
 
 fn print(args: &Args, text: &str, json: &Value, is_damaged: bool) -> Result<(), Failure> {
@@ -74,6 +81,10 @@ fn report_text(report: &VerifyReport) -> String {
         text += "\n  ";
         text += &printable(damage);
     }
+    for file in &report.unsupported {
+        text += "\n  not verified: ";
+        text += &printable(file);
+    }
     text
 }
 
@@ -85,6 +96,7 @@ fn report_json(damage: &[Damage], report: Option<&VerifyReport>) -> Value {
         "bytes": report.map_or(0, |report| report.bytes),
         "entries": report.map_or(0, |report| report.entries),
         "metadata_entries": report.map_or(0, |report| report.hidden),
+        "unsupported": report.map_or(&[][..], |report| &report.unsupported),
         "mark": report.and_then(|report| report.mark).map(|mark| mark.to_string()),
     })
 }

@@ -299,6 +299,9 @@ pub(crate) fn verify(settings: &Settings) -> Result<BucketReport> {
                     let at = damage.offset.map(|at| format!(" at {at}")).unwrap_or_default();
                     report.note(&name, format!("{}{at}", damage.what));
                 }
+                for file in &content.unsupported {
+                    report.note("the newest state", file);
+                }
             }
             Err(error) => report.note("the newest state", error),
         }

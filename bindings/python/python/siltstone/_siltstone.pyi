@@ -171,8 +171,9 @@ class Db:
         """Return failures, stalls and the distance to limits, as ``Health`` of the Rust documentation names them."""
 
     def verify(self, *, bytes_per_second: int = 0) -> dict[str, Any]:
-        """Read every file. Return ``is_sound``, the counts ``files``, ``bytes`` and ``entries``, and a list ``damage``
-        whose items have ``message``, ``file``, ``offset``, ``partition``, ``level``, ``key`` and ``keys``."""
+        """Read every file. Return ``is_sound``, the counts ``files``, ``bytes`` and ``entries``, a list ``damage``
+        whose items have ``message``, ``file``, ``offset``, ``partition``, ``level``, ``key`` and ``keys``, and a list
+        ``unsupported`` of messages about files that this build cannot read."""
 
     def close(self) -> None:
         """Close the database: end background work, and sync the log. Later calls on it, and on all that came of it,

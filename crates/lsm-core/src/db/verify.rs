@@ -52,6 +52,9 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Hidden entries of the tables among them, for example metadata.
     pub hidden: u64,
+    /// Files that this build cannot read to their end, each as a message that names the file and the feature that is
+    /// missing. They may be sound.
+    pub unsupported: Vec<String>,
     /// The place to continue from, if the run was stopped; `None` if it was complete. A run that
     /// was stopped before its first file was done and began at the front has the mark before all.
     pub mark: Option<SweepMark>,
@@ -71,7 +74,7 @@ impl VerifyReport {
     /// Returns `true` if every live file was read and none is damaged. For a resumed run this covers
     /// only the files of that run.
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.mark.is_none()
+        self.damage.is_empty() && self.unsupported.is_empty() && self.mark.is_none()
     }
 }
 
@@ -91,7 +94,8 @@ impl fmt::Display for VerifyReport {
         if let Some(mark) = self.mark {
             write!(f, "; stopped, continue after {mark}")?;
         }
-        self.damage.iter().try_for_each(|damage| write!(f, "\n  {damage}"))
+        self.damage.iter().try_for_each(|damage| write!(f, "\n  {damage}"))?;
+        self.unsupported.iter().try_for_each(|file| write!(f, "\n  not verified: {file}"))
     }
 }
 
@@ -112,6 +116,7 @@ struct VerifyRun<'a> {
     is_stopped: bool,
     // What was found so far.
     damage: Vec<Damage>,
+    unsupported: Vec<String>,
     read: Read,
 }
 
@@ -161,6 +166,12 @@ impl VerifyRun<'_> {
                 self.read = read;
                 Err(if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) })
             }
+            // The other files are verified: damage in them must not wait for another build.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.read = read;
+                self.unsupported.push(error.to_string());
+                Ok(())
+            }
             // Something cannot be read. Earlier findings count, and the other files do.
             Err(error) => {
                 self.read = read;
@@ -178,10 +189,7 @@ impl VerifyRun<'_> {
 
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.
     fn ends_run(&self, error: &Error) -> bool {
-        let is_taken_away = matches!(
-            error.kind(),
-            ErrorKind::LeaseLost | ErrorKind::FileGone | ErrorKind::Unsupported
-        );
+        let is_taken_away = matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone);
         // Without a handle the process cannot read a file that may be sound.
         let is_taken_away = is_taken_away || is_out_of_handles(error);
         self.is_stopped || is_taken_away || self.db.check_not_closed().is_err()
@@ -215,6 +223,7 @@ impl DbInner {
             sweep: Sweep::new(options, start, self.scheduler.background().clock().clone())?,
             is_stopped: false,
             damage: found.into_iter().chain(self.lost()).collect(),
+            unsupported: Vec::new(),
             read: Read::default(),
         };
         let mut units = self.plan_verify()?;
@@ -242,6 +251,7 @@ impl DbInner {
 impl VerifyRun<'_> {
     fn report(self, mark: Option<SweepMark>) -> VerifyReport {
         let Read { files, bytes, entries, hidden } = self.read;
-        VerifyReport { damage: self.damage, files, bytes, entries, hidden, mark }
+        let VerifyRun { damage, unsupported, .. } = self;
+        VerifyReport { damage, files, bytes, entries, hidden, unsupported, mark }
     }
 }

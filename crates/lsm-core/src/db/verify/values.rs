@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::VerifyRun;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::sstable::{ReadMode, SstReader};
@@ -29,6 +29,8 @@ impl VerifyRun<'_> {
         let Some(store) = partition.store().cloned() else { return Ok(()) };
         let mut entries = Arc::new(reader).iter(ReadMode::Streaming);
         entries.seek(None)?;
+        // The first one stands for all of the table, which may be millions.
+        let mut unsupported = None;
         while entries.valid() {
             let key = entries.key();
             if key.trailer.kind() == Some(EntryKind::Handle) {
@@ -41,13 +43,16 @@ impl VerifyRun<'_> {
                     Err(error) if self.ends_run(&error) => {
                         return Err(error.in_partition(&partition.name));
                     }
+                    Err(error) if error.kind() == ErrorKind::Unsupported => {
+                        unsupported.get_or_insert(error.in_partition(&partition.name));
+                    }
                     Err(error) => self.note_value(&partition, table, user, &error),
                     Ok(()) => {}
                 }
             }
             entries.next()?;
         }
-        Ok(())
+        unsupported.map_or(Ok(()), Err)
     }
 
     fn note_value(&mut self, partition: &PartitionState, table: &Table, key: &[u8], error: &Error) {
