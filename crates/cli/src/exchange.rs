@@ -13,7 +13,7 @@ use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
 use crate::engine::{self, Existing, Making, ReadTarget, Target, Writing};
 use crate::output::{Failure, Output};
-use crate::{progress, repair, streams};
+use crate::{progress, repair, resp, streams};
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -106,6 +106,8 @@ pub(crate) enum Format {
     Stream,
     /// Text as `db_dump` of Berkeley DB writes it, for `db_load`, `mdb_load` and `import`
     DbDump,
+    /// Commands of Redis, for `redis-cli --pipe`
+    Resp,
 }
 
 /// Writes entries to tables for any database, or to a stream.
@@ -117,13 +119,17 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     );
     let format = match args.format {
         Format::Tables if args.all_partitions => {
-            let message = "--all-partitions needs --format stream or --format db-dump";
+            let message = "--all-partitions needs another --format than tables";
             return Err(Failure::Usage(message.to_owned()));
         }
         Format::Tables if url_of(&args.target.database).is_some() => {
-            let message = "export of a URL needs --format stream or --format db-dump";
+            let message = "export of a URL needs another --format than tables";
             return Err(Failure::Usage(message.to_owned()));
         }
+        Format::Resp if args.salvage => {
+            return Err(Failure::Usage("--salvage needs --format stream".to_owned()));
+        }
+        Format::Resp => return export_resp(args, &range),
         Format::Tables => None,
         Format::Stream => Some(StreamFormat::Checked),
         Format::DbDump => Some(StreamFormat::BerkeleyText),
@@ -139,6 +145,16 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         options = options.partitions([&args.target.partition]);
     }
     streams::export(&existing.db, &args.folder, &options, args.target.json)?;
+    Ok(existing.close()?)
+}
+
+fn export_resp(args: &ExportArgs, range: &resp::Range) -> Result<(), Failure> {
+    let existing = Existing::open_to_read(&args.target.database, ReadLength::Long)?;
+    let names = match args.all_partitions {
+        true => engine::partition_names(&existing.db),
+        false => vec![args.target.partition.clone()],
+    };
+    resp::export(&existing, &names, args.all_partitions, range, &args.folder, args.target.json)?;
     Ok(existing.close()?)
 }
 

@@ -35,6 +35,7 @@ mod read;
 mod readers;
 mod remotes;
 mod repair;
+mod resp;
 #[cfg(feature = "server")]
 mod route;
 mod scrub;
