@@ -200,6 +200,27 @@ impl Db {
         self.0.options()
     }
 
+    /// Changes [`Options::background_bytes_per_second`], also for flushes and compactions that run now. Until
+    /// the database is closed: an option of the next open is independent of it. 0 is no limit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) below 64 KiB a second;
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after a close.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // At night the disk belongs to compactions.
+    /// db.set_background_bytes_per_second(0)?;
+    /// // During the day most of it is for others.
+    /// db.set_background_bytes_per_second(20 << 20)?;
+    /// assert_eq!(db.stats().background_bytes_per_second, 20 << 20);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn set_background_bytes_per_second(&self, bytes: u64) -> Result<()> {
+        self.0.set_background_bytes_per_second(bytes)
+    }
+
     /// Returns the names of all partitions, in order. [`default`](Db::partition) is always one of them.
     ///
     /// # Examples

@@ -101,6 +101,8 @@ static METRICS: &[Metric] = metrics! {
         Counter compaction_written_bytes "compaction_written_bytes_total" "Bytes of tables that compactions wrote.";
         Counter compaction_count "compactions_total" "Compactions, with those that only moved a table.";
         Counter trivial_move_count "trivial_moves_total" "Compactions that only moved a table.";
+        Counter background_waited "background_wait_seconds_total" "Time by which flushes and compactions waited for their rate.";
+        Gauge background_bytes_per_second "background_rate_bytes" "Rate of flushes and compactions in bytes a second, 0 for no limit.";
         Counter stalled "stall_seconds_total" "Time by which writers were delayed.";
         Gauge wal_segment_count "wal_segments" "Segments of the log on disk.";
         Gauge table_bytes "table_bytes" "Bytes of live tables.";

@@ -7,6 +7,7 @@ mod answering;
 mod api;
 mod application;
 mod asynchronous;
+mod background_rate;
 mod backup;
 mod changes;
 mod checkpoint;

@@ -366,6 +366,10 @@ void siltstone_options_set_cache_bytes(siltstone_options_t *options, uint64_t by
 // Sets the memory for the memtables. Default: 64 MiB.
 void siltstone_options_set_write_buffer_bytes(siltstone_options_t *options, uint64_t bytes);
 
+// Sets the bytes a second that flushes and compactions write, 0 for no limit. Default: 0.
+void siltstone_options_set_background_bytes_per_second(siltstone_options_t *options,
+                                                       uint64_t bytes);
+
 // Sets the time within which a write without `sync` reaches the device. Default: 1000.
 void siltstone_options_set_sync_interval_ms(siltstone_options_t *options, uint64_t interval_ms);
 

@@ -125,6 +125,16 @@ pub unsafe extern "C" fn siltstone_options_set_write_buffer_bytes(
     unsafe { set_open(options, |it| it.engine.write_buffer_bytes = bytes) };
 }
 
+/// Sets the bytes a second that flushes and compactions write, 0 for no limit. Default: 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_options_set_background_bytes_per_second(
+    options: *mut OpenOptions,
+    bytes: u64,
+) {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe { set_open(options, |it| it.engine.background_bytes_per_second = bytes) };
+}
+
 /// Sets the time within which a write without `sync` reaches the device. Default: 1000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_options_set_sync_interval_ms(

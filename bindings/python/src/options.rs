@@ -44,6 +44,7 @@ pub fn open_options(mut builder: Builder, named: Named<'_, '_>) -> Result<Builde
 pub fn engine_option(options: Options, name: &str, value: &Bound<'_, PyAny>) -> Result<Options> {
     Ok(match name {
         "cache_bytes" => options.cache_bytes(value.extract()?),
+        "background_bytes_per_second" => options.background_bytes_per_second(value.extract()?),
         "write_buffer_bytes" => options.write_buffer_bytes(value.extract()?),
         "wal_segment_bytes" => options.wal_segment_bytes(value.extract()?),
         "wal_mapped" => options.wal_mapped(value.extract()?),

@@ -52,6 +52,7 @@ def test_every_option_of_an_open_is_taken(tmp_path: Path) -> None:
         "value_bytes_max": 1000,
         "batch_bytes_max": 2000,
         "compaction_threads": 1,
+        "background_bytes_per_second": 1 << 20,
         "manifest_bytes_max": 1 << 20,
         "open_files_max": 64,
         "leased_bytes_max": 0,

@@ -86,20 +86,7 @@ fn text(stats: &Stats, health: &Health) -> String {
     let mut line = |name: &str, value: String| {
         let _ = write!(text, "\n{name:<20} {value}");
     };
-    line(
-        "on disk",
-        format!(
-            "{}: {} in tables, {} in tables for secondaries, {} in chunk files, {} in {} log \
-             segments, {} in the manifest",
-            bytes(stats.disk_bytes),
-            bytes(stats.table_bytes),
-            bytes(stats.leased_bytes),
-            bytes(chunk_bytes(stats)),
-            bytes(stats.wal_disk_bytes),
-            stats.wal_segment_count,
-            bytes(stats.manifest_disk_bytes)
-        ),
-    );
+    line("on disk", on_disk(stats));
     line(
         "memory",
         format!(
@@ -140,10 +127,35 @@ fn text(stats: &Stats, health: &Health) -> String {
         ),
     );
     line("write amplification", amplification(stats).map_or("-".to_owned(), |x| format!("{x:.2}")));
+    if stats.background_bytes_per_second > 0 {
+        line("background writes", background_writes(stats));
+    }
     line("stalled", format!("{:.3} s", stats.stalled.as_secs_f64()));
     // `Health` has all failures of `Stats`, and more.
     text.push_str(&health::text(health));
     text
+}
+
+/// The space on the disk by kind of file.
+fn on_disk(stats: &Stats) -> String {
+    format!(
+        "{}: {} in tables, {} in tables for secondaries, {} in chunk files, {} in {} log segments, {} in \
+         the manifest",
+        bytes(stats.disk_bytes),
+        bytes(stats.table_bytes),
+        bytes(stats.leased_bytes),
+        bytes(chunk_bytes(stats)),
+        bytes(stats.wal_disk_bytes),
+        stats.wal_segment_count,
+        bytes(stats.manifest_disk_bytes)
+    )
+}
+
+/// The rate of flushes and compactions, and their waits for it.
+fn background_writes(stats: &Stats) -> String {
+    let rate = bytes(stats.background_bytes_per_second);
+    let waited = stats.background_waited.as_secs_f64();
+    format!("{rate} a second at most, waited {waited:.3} s")
 }
 
 /// The length of the chunk files of all partitions.
@@ -244,6 +256,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "memory_budget_bytes": stats.memory_budget_bytes,
         "open_files": stats.open_files,
         "open_files_max": stats.open_files_max,
+        "background_bytes_per_second": stats.background_bytes_per_second,
         "cache": {
             "bytes": stats.cache_bytes,
             "hits": stats.cache_hits,
@@ -264,6 +277,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
             "prefix_asked_count": stats.prefix_asked_count,
             "prefix_spared_count": stats.prefix_spared_count,
             "write_amplification": amplification(stats),
+            "background_waited_seconds": stats.background_waited.as_secs_f64(),
             "stalled_seconds": stats.stalled.as_secs_f64(),
         },
         "read_only_because": stats.read_only_because,
@@ -338,7 +352,7 @@ mod tests {
         let json = json(&stats, &Health::default());
         let missing = missing(&format!("{stats:?}"), &json.to_string());
         // In an object of their own, or with the unit in the name.
-        let renamed = ["cache_bytes", "cache_hits", "cache_misses", "stalled"];
+        let renamed = ["background_waited", "cache_bytes", "cache_hits", "cache_misses", "stalled"];
         assert_eq!(missing, BTreeSet::from(renamed.map(str::to_owned)));
     }
 

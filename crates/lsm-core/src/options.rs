@@ -10,7 +10,9 @@ pub use compaction_style::CompactionStyle;
 pub use prefix_extractor::PrefixExtractor;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
+use crate::limits::{
+    BACKGROUND_BYTES_PER_SECOND_MIN, FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX,
+};
 use crate::machine;
 
 /// The point at which a write counts as done.
@@ -135,6 +137,12 @@ pub struct Options {
     /// Number of threads that compact. Default: the number of cores less one, at least 1 and at most
     /// 16, so that writers and the flush have a core.
     pub compaction_threads: usize,
+    /// Bytes of tables a second that flushes and compactions write together, by the clock of the database. Flushes
+    /// come first, then compactions of level 0; each kind that waits gets a tenth at least. Default 0: no limit;
+    /// otherwise at least 64 KiB. Writers that are faster for long are slowed down to what it leaves them: each byte
+    /// is written by a flush and by several compactions. `Db::set_background_bytes_per_second` changes it while the
+    /// database is open. It does not hold for the open, a close, exports and ingests, or a database that is stepped.
+    pub background_bytes_per_second: u64,
     /// Size in bytes beyond which the manifest begins a new generation. Default 4 MiB.
     pub manifest_bytes_max: u64,
     /// Number of tables and chunk files that stay open for reading, in addition to those that are being read
@@ -170,6 +178,7 @@ impl Default for Options {
             value_bytes_max: 64 << 20,
             batch_bytes_max: 256 << 20,
             compaction_threads: default_compaction_threads(machine::processors()),
+            background_bytes_per_second: 0,
             manifest_bytes_max: 4 << 20,
             open_files_max: default_open_files(),
             leased_bytes_max: 16 << 30,
@@ -212,6 +221,18 @@ fn at_most(name: &str, got: u64, most: u64) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
+/// Returns an error unless 0 or a rate that a database can work with.
+pub(crate) fn check_background_rate(bytes_per_second: u64) -> Result<()> {
+    if bytes_per_second == 0 || bytes_per_second >= BACKGROUND_BYTES_PER_SECOND_MIN {
+        return Ok(());
+    }
+    let least = BACKGROUND_BYTES_PER_SECOND_MIN;
+    let message = format!(
+        "background_bytes_per_second is {bytes_per_second}, but must be 0 or at least {least}"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message))
+}
+
 impl Options {
     /// Memory that all memtables may take: one write buffer that takes writes, and two sealed ones. When the
     /// first is sealed too, writes stop.
@@ -229,6 +250,7 @@ impl Options {
         at_least("wal_bytes_max", self.wal_bytes_max, 2 * self.wal_segment_bytes)?;
         at_least("compaction_threads", self.compaction_threads as u64, 1)?;
         at_least("open_files_max", self.open_files_max as u64, 1)?;
+        check_background_rate(self.background_bytes_per_second)?;
         at_most("value_bytes_max", self.value_bytes_max, FORMAT_VALUE_BYTES_MAX)?;
         at_most("batch_bytes_max", self.batch_bytes_max, FORMAT_BATCH_BYTES_MAX)
     }
@@ -318,6 +340,7 @@ impl Options {
         value_bytes_max: u64,
         batch_bytes_max: u64,
         compaction_threads: usize,
+        background_bytes_per_second: u64,
         manifest_bytes_max: u64,
         open_files_max: usize,
         leased_bytes_max: u64,

@@ -47,6 +47,8 @@ pub(crate) struct Counters {
     pub compactions: Counter,
     /// Trivial moves done.
     pub trivial_moves: Counter,
+    /// Time that flushes and compactions waited for the rate of background writes, in nanoseconds.
+    pub background_wait_nanos: Counter,
     /// Time that writers were held back, in nanoseconds.
     pub stall_nanos: Counter,
 }
@@ -165,6 +167,12 @@ pub struct Stats {
     pub compaction_count: u64,
     /// Compactions among them that only moved a table.
     pub trivial_move_count: u64,
+    /// Time that flushes and compactions have waited since the open for the rate of background writes, see
+    /// [`Options::background_bytes_per_second`](crate::options::Options::background_bytes_per_second). Jobs
+    /// that wait at the same time are added up.
+    pub background_waited: Duration,
+    /// The rate now, in bytes a second; 0 is no limit.
+    pub background_bytes_per_second: u64,
     /// Time by which writers were delayed since the open.
     pub stalled: Duration,
     /// Log segments on disk.

@@ -3,11 +3,15 @@
 
 mod guard;
 mod pace;
+mod rate_limiter;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use guard::{CONFIRMED_AFTER, CalendarGuard, ClockJump, SLACK};
 pub use pace::Pace;
+pub use rate_limiter::{IoPriority, RateLimiter};
+
+use pace::PARK_MAX;
 
 /// A monotonic clock.
 pub trait Clock: Send + Sync + 'static {

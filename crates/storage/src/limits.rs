@@ -30,6 +30,8 @@ pub const BLOCK_BYTES_MAX: u64 = FORMAT_VALUE_BYTES_MAX + (1 << 20);
 pub const TABLE_FIGURE_MAX: u64 = 1 << 44;
 /// Largest sequence number (56 bits).
 pub const SEQNO_MAX: u64 = (1 << 56) - 1;
+/// A lower rate of background writes would stop the database rather than slow it down.
+pub const BACKGROUND_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// Checks the length of a user key.
 pub fn check_key(key: &[u8]) -> Result<()> {

@@ -36,6 +36,8 @@ class EngineOptions(TypedDict, total=False):
     batch_bytes_max: int
     #: Number of threads that compact. Default: the number of cores less one.
     compaction_threads: int
+    #: Bytes a second that flushes and compactions write. Default: 0, no limit.
+    background_bytes_per_second: int
     #: Size beyond which the manifest begins a new generation. Default: 4 MiB.
     manifest_bytes_max: int
     #: Number of files that stay open for reading. Default: half of ``ulimit -n``.

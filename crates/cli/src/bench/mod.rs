@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// Write buffer, such as 64MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     write_buffer: Option<u64>,
+    /// Rate of flushes and compactions in bytes a second, such as 20MiB [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    background_rate: Option<u64>,
     /// Longest log segment, such as 1MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     log_segment: Option<u64>,
@@ -164,6 +167,7 @@ impl Args {
     fn open(&self, folder: &Path) -> Result<Measured, Failure> {
         let options =
             Options::new().wal_mapped(!self.log_written).tables_mapped(self.tables_mapped);
+        let options = options.background_bytes_per_second(self.background_rate.unwrap_or(0));
         let mut builder = files::builder(folder).options(options);
         if let Some(bytes) = self.cache {
             builder = builder.cache_bytes(bytes);

@@ -47,6 +47,7 @@ impl Report {
             "durability": format!("{:?}", args.durability).to_lowercase(),
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,
+            "background_bytes_per_second": args.background_rate,
             "log_segment_bytes": args.log_segment,
             "log_written": args.log_written,
             "metahive": args.metahive,

@@ -148,6 +148,7 @@ pub struct Outputs<'a> {
     prepopulation: Option<Arc<CachePrepopulation>>,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
+    finished_bytes: u64,
     /// Every file made so far, finished or not.
     made: Vec<PathBuf>,
 }
@@ -184,6 +185,7 @@ impl<'a> Outputs<'a> {
             prepopulation: cache.map(|cache| Arc::new(CachePrepopulation::new(cache))),
             writer: None,
             finished: Vec::new(),
+            finished_bytes: 0,
             made: Vec::new(),
         }
     }
@@ -360,6 +362,12 @@ impl<'a> Outputs<'a> {
         })
     }
 
+    /// Length of all tables so far, in bytes.
+    #[inline]
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.finished_bytes + self.writer.as_ref().map_or(0, SstWriter::written_bytes)
+    }
+
     /// Ends the table under way, if there is one, with what filters noted in it.
     pub(super) fn end_table(&mut self, mut properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
@@ -370,6 +378,7 @@ impl<'a> Outputs<'a> {
                 writer.set_user_properties(properties)?;
             }
             let (summary, file) = writer.finish_unsynced()?;
+            self.finished_bytes += summary.file_bytes;
             match &self.factory.later {
                 // Recovery makes one table for each partition, and there may be thousands: one sync
                 // each would take long.

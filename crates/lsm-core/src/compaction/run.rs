@@ -20,6 +20,7 @@ use super::survivors::write_survivors;
 use super::{
     Compaction, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split, TableFactory, Trigger,
 };
+use crate::clock::IoPriority;
 use crate::error::Result;
 use crate::hooks::{InputTable, Job, JobFindings, JobKind, RepairSources};
 use crate::iter::MergeIter;
@@ -79,8 +80,9 @@ pub struct RunContext<'a> {
     pub tables: &'a Arc<TableContext>,
     /// The partition's filters, its store, and what they have to know.
     pub stages: JobHooks<'a>,
-    /// `true` if to give up. Asked between entries, without a lock: it may do other work first.
-    pub should_stop: &'a dyn Fn() -> bool,
+    /// `true` if to give up. Asked between entries, with the bytes that were written so far, and without a lock: it
+    /// may wait, or do other work first.
+    pub should_stop: &'a dyn Fn(u64) -> bool,
     /// The sources of a repair.
     pub sources: Option<Arc<dyn RepairSources>>,
     /// The time at which the job began, in seconds since 1970.
@@ -267,6 +269,16 @@ impl<'a> Merge<'a> {
             described.push(input);
         }
         Ok(described)
+    }
+
+    /// The urgency of its writes, by which they are limited; `None` for an export, which a caller waits for.
+    pub fn io_priority(&self) -> Option<IoPriority> {
+        match self.kind {
+            _ if self.range.is_some() => None,
+            JobKind::Flush => Some(IoPriority::Flush),
+            JobKind::Compaction if self.level_from == 0 => Some(IoPriority::Level0),
+            JobKind::Compaction => Some(IoPriority::Deep),
+        }
     }
 
     /// Returns `true` if it repairs a table.

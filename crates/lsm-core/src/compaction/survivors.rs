@@ -33,6 +33,8 @@ use held::{HeldOperands, UnderWay};
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
+/// The bytes that it writes between two such looks: a wait for the rate of background writes is so long.
+const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
 
 /// The loop's state without its stages.
 pub(super) struct Writing<'a, 'o> {
@@ -70,7 +72,7 @@ pub(super) fn write_survivors(
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'_>,
-    should_stop: &dyn Fn() -> bool,
+    should_stop: &dyn Fn(u64) -> bool,
 ) -> Result<JobOutcome> {
     let mut writing = Writing::new(stages, below, split, outputs);
     // Around the loop, and outside of what it holds: that is dropped as after any other error.
@@ -83,9 +85,10 @@ impl Writing<'_, '_> {
         &mut self,
         entries: &mut MergeIter<MergeInput>,
         range: Option<&ExportRange>,
-        should_stop: &dyn Fn() -> bool,
+        should_stop: &dyn Fn(u64) -> bool,
     ) -> Result<()> {
         let mut until_look = ENTRIES_BETWEEN_LOOKS;
+        let mut look_at = BYTES_BETWEEN_LOOKS;
         let walks_all = self.stages.walks_all;
         match range.and_then(|range| range.range().start).filter(|_| !walks_all) {
             None => entries.seek(None)?,
@@ -94,9 +97,11 @@ impl Writing<'_, '_> {
         }
         while entries.valid() {
             until_look -= 1;
-            if until_look == 0 {
+            let written = self.outputs.written_bytes();
+            if until_look == 0 || written >= look_at {
                 until_look = ENTRIES_BETWEEN_LOOKS;
-                if should_stop() {
+                look_at = written + BYTES_BETWEEN_LOOKS;
+                if should_stop(written) {
                     return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
                 }
             }

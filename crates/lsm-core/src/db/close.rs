@@ -21,6 +21,7 @@ impl DbInner {
     pub(super) fn close(&self) -> Result<()> {
         self.ownership.check_process()?;
         let Some(closing) = self.ownership.begin_close() else { return Ok(()) };
+        self.runner.io.lift();
         if self.ownership.is_read_only() {
             self.ownership.mark_closed();
             self.scheduler.background().stop();

@@ -122,7 +122,7 @@ impl<'a> Tables<'a> {
                 factory,
                 tables: &tables,
                 stages,
-                should_stop: &|| false,
+                should_stop: &|_| false,
                 sources: None,
                 unix_seconds: self.unix_time.as_secs(),
             };

@@ -17,7 +17,7 @@ use super::verify::{VerifyOptions, VerifyReport};
 use crate::error::ErrorKind;
 use crate::error::{Damage, Result};
 use crate::hooks::{AttachedStore, Hooks};
-use crate::options::{Options, PartitionOptions};
+use crate::options::{Options, PartitionOptions, check_background_rate};
 use crate::partition::PartitionState;
 use crate::raw;
 use crate::read::{
@@ -118,6 +118,17 @@ impl Db {
     /// Returns the options that the database was opened with.
     pub fn options(&self) -> &Options {
         &self.inner().setup.options
+    }
+
+    /// Changes [`Options::background_bytes_per_second`], for jobs that run now, too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a value out of its range, [`ErrorKind::Closed`] after a close.
+    pub fn set_background_bytes_per_second(&self, bytes: u64) -> Result<()> {
+        self.inner().check_not_closed()?;
+        check_background_rate(bytes)?;
+        self.inner().runner.io.limiter().set_bytes_per_second(bytes);
+        Ok(())
     }
 
     /// Returns the names of all partitions, in order.

@@ -6,13 +6,16 @@
 //! Invariant: faulty entries reach no table. A run with a fault has no outputs, and ends as corruption that
 //! names the table and the block.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use super::background_io::BackgroundIo;
 use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::log_search::LogSearch;
+use crate::clock::IoPriority;
 use crate::compaction::{Erased, JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
@@ -76,6 +79,8 @@ pub(super) struct JobRunner {
     pub(super) counters: Arc<Counters>,
     /// Says which entries have expired.
     pub(super) calendar: Arc<Calendar>,
+    /// The rate at which the jobs write.
+    pub(super) io: Arc<BackgroundIo>,
     /// Changes entries between reading and writing: only for tests.
     pub(super) inject: Option<Arc<Inject>>,
 }
@@ -139,11 +144,16 @@ impl JobRunner {
         };
         let sources = repaired.map(|partition| self.repair_sources(partition.pin()));
         let tables = &self.tables;
+        let priority = merge.io_priority();
+        let paid = Cell::new(0);
         let context = RunContext {
             factory,
             tables,
             stages,
-            should_stop,
+            // First, since a merge that it runs may make this one unwanted.
+            should_stop: &|written| {
+                should_stop() || self.pay(priority, &paid, written, should_stop)
+            },
             sources,
             unix_seconds: unix_time.as_secs(),
         };
@@ -165,11 +175,26 @@ impl JobRunner {
                     });
                 }
                 self.report_lost(version, lost, &gaps);
+                let written = tables.iter().map(|meta| meta.bytes).sum();
+                // The tables are made, so that they are installed whether they are wanted or not.
+                self.pay(priority, &paid, written, should_stop);
                 let clear_of = merge.closed_gaps();
                 let erased = merge.erased(respected);
                 Ok(JobTables { tables, values, gaps, miscounted, clear_of, erased, is_repaired })
             }
         }
+    }
+
+    /// Waits until what a job has `written` is within the rate; so much is `paid`. Returns `true` if it is to stop.
+    fn pay(
+        &self,
+        priority: Option<IoPriority>,
+        paid: &Cell<u64>,
+        written: u64,
+        should_stop: &dyn Fn() -> bool,
+    ) -> bool {
+        let bytes = written.saturating_sub(paid.replace(written));
+        priority.is_some_and(|priority| self.io.pay(priority, bytes, should_stop))
     }
 
     /// A search of the log for entries of a partition, foreseeing these numbers.

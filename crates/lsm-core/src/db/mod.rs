@@ -13,6 +13,7 @@
 //! They are made of the parts that they use. The handles, and the calls that need several parts, come above.
 
 mod background;
+mod background_io;
 mod backup_source;
 mod batch;
 mod calendar;

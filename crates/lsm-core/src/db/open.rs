@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
+use super::background_io::BackgroundIo;
 use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
@@ -28,7 +29,7 @@ use super::ownership::{Ownership, WriterEpoch, fork_for_reading, fork_with_live_
 use super::recovery::{OpenPlan, RecoveredState};
 use super::scheduler::Scheduler;
 use crate::cache::Blocks;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, RateLimiter, SystemClock};
 use crate::compaction::TableFactory;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -300,7 +301,8 @@ impl Builder {
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
-        let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, &counters);
+        let io = background_io(&context, &options, mode, &counters);
+        let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, io);
         runner.inject.clone_from(&inject.entries);
         let runner = Arc::new(runner);
         let scheduler =
@@ -403,6 +405,17 @@ impl Start<'_> {
     }
 }
 
+/// The rate at which jobs write.
+fn background_io(
+    context: &DbContext,
+    options: &Options,
+    mode: BackgroundMode,
+    counters: &Arc<Counters>,
+) -> BackgroundIo {
+    let limiter = RateLimiter::new(options.background_bytes_per_second, context.clock.clone());
+    BackgroundIo::new(Arc::new(limiter), mode, counters.clone())
+}
+
 /// The means by which jobs run.
 fn job_runner(
     context: &DbContext,
@@ -410,7 +423,7 @@ fn job_runner(
     commit: &Arc<CommitPath>,
     catalog: &Arc<Catalog>,
     events: &Arc<Events>,
-    counters: &Arc<Counters>,
+    io: BackgroundIo,
 ) -> JobRunner {
     let cache = tables.cache.clone();
     let are_mapped = tables.are_mapped;
@@ -421,7 +434,8 @@ fn job_runner(
         catalog: catalog.clone(),
         snapshots: Arc::default(),
         events: events.clone(),
-        counters: counters.clone(),
+        counters: io.counters().clone(),
+        io: Arc::new(io),
         calendar: Arc::new(Calendar::new(context.clock.clone(), events.clone())),
         inject: None,
     }

@@ -82,6 +82,8 @@ impl DbInner {
             compaction_written_bytes: counters.compaction_written_bytes.get(),
             compaction_count: counters.compactions.get(),
             trivial_move_count: counters.trivial_moves.get(),
+            background_waited: Duration::from_nanos(counters.background_wait_nanos.get()),
+            background_bytes_per_second: self.runner.io.limiter().bytes_per_second(),
             stalled: Duration::from_nanos(counters.stall_nanos.get()),
             wal_segment_count: self.catalog.current().log_segments.len() as u64,
             wal_disk_bytes: self.log.disk_bytes(),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::background::BackgroundMode;
+use super::background_io::BackgroundIo;
 use super::catalog::Catalog;
 use super::commit::CommitEnv;
 use super::commit::Deletion;
@@ -16,7 +18,7 @@ use super::log::{KeepLimits, Log, LogEnv, LogSettings, LogWriter};
 use super::obsolete::ObsoleteFiles;
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
-use crate::clock::SystemClock;
+use crate::clock::{RateLimiter, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FaultFs, FolderFs, Fs, MemFs, OpenFiles};
@@ -254,4 +256,10 @@ pub(super) fn batches_in(mem: &MemFs, segments: &[FileNo]) -> Result<Vec<u64>> {
     }
     reader.end()?;
     Ok(found)
+}
+
+/// Background writes without a limit.
+pub(super) fn unlimited_io() -> BackgroundIo {
+    let limiter = RateLimiter::new(0, Arc::new(SystemClock::new()));
+    BackgroundIo::new(Arc::new(limiter), BackgroundMode::Threads, Arc::default())
 }

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 /// The time by which reading may run ahead of the limit.
 const BURST: Duration = Duration::from_millis(50);
 /// The longest wait at once: a waiting caller checks this often whether it should stop.
-const PARK_MAX: Duration = Duration::from_millis(20);
+pub(super) const PARK_MAX: Duration = Duration::from_millis(20);
 
 /// A limit of bytes a second, by the clock of its caller.
 #[derive(Debug)]
@@ -50,10 +50,15 @@ impl Pace {
         Pace { due: self.due, ..Pace::new(self.bytes_per_second) }
     }
 
+    /// Returns the time after `now` at which everything taken so far is within the limit.
+    pub(super) fn left(&self, now: Duration) -> Duration {
+        if self.bytes_per_second == 0 { Duration::ZERO } else { self.due.saturating_sub(now) }
+    }
+
     /// Parks for a moment if the limit requires a wait; returns `false` if it does not.
     pub fn park(&self, now: impl Fn() -> Duration) -> bool {
-        let left = self.due.saturating_sub(now());
-        if self.bytes_per_second == 0 || left.is_zero() {
+        let left = self.left(now());
+        if left.is_zero() {
             return false;
         }
         self.never.wait_for(&mut self.lock.lock(), left.min(PARK_MAX));

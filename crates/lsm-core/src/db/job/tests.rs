@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, seq};
 use crate::compaction::{Compaction, Method, Trigger};
-use crate::db::testing::catalog;
+use crate::db::testing::{catalog, unlimited_io};
 use crate::fs::{CrashOutcome, Fs, MemFs};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
@@ -127,6 +127,7 @@ impl Bench {
             calendar: Arc::new(Calendar::new(Arc::new(SystemClock::new()), events.clone())),
             events,
             counters: Arc::default(),
+            io: Arc::new(unlimited_io()),
             inject: None,
         };
         Bench { fs, runner, heard }

@@ -11,7 +11,7 @@ use crate::db::catalog::Catalog;
 use crate::db::commit::CommitPath;
 use crate::db::events::Events;
 use crate::db::ownership::HeldLock;
-use crate::db::testing::{DB, DIR, EPOCH, TestLog, catalog, version_of};
+use crate::db::testing::{DB, DIR, EPOCH, TestLog, catalog, unlimited_io, version_of};
 use crate::fs::{Fs, MemFs, OpenFiles};
 use crate::hooks::{EventQueue, PartitionHooks, StoreWishes};
 use crate::options::PartitionOptions;
@@ -67,6 +67,7 @@ impl Parts {
             calendar: Arc::new(Calendar::new(context.clock.clone(), events.clone())),
             events: events.clone(),
             counters: Arc::default(),
+            io: Arc::new(unlimited_io()),
             inject: None,
         };
         let slabs = Arc::new(SlabPool::new(0));
