@@ -3,7 +3,9 @@
 
 mod crash;
 mod damage;
+mod lease;
 mod shared;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -78,6 +78,19 @@ fn a_deleted_damaged_file_is_copied_again() {
     assert!(restored(&fs, &mem, 4).unwrap() == states[2]);
 }
 
+/// The end of a piece may be lost with its length: on a medium that does not publish files whole.
+#[test]
+fn a_piece_of_another_length_is_copied_again() {
+    let (mem, fs, db, states) = three();
+    for path in shared_files(&mem) {
+        let len = mem.read_raw(&path).unwrap().len() as u64;
+        mem.truncate_raw(&path, len - 1).unwrap();
+    }
+    engine(&fs).create_backup(&db).unwrap();
+    assert!(engine(&fs).verify(Some(4)).unwrap().is_sound());
+    assert!(restored(&fs, &mem, 4).unwrap() == states[2]);
+}
+
 #[test]
 fn a_damaged_record_is_named_and_the_others_stay() {
     let (mem, fs, _db, states) = three();
