@@ -7,7 +7,9 @@
 //!    the last key that was looked at.
 //! 2. The kept keys have at most [`CURSOR_BYTES_MAX`] bytes and [`CURSORS_MAX`] cursors; the oldest make room.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -32,8 +34,17 @@ struct Place {
 }
 
 /// The cursors that clients have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Cursors(Mutex<Kept>);
+
+impl Default for Cursors {
+    /// Begins at a random number of 32 bits: a cursor of a server that was at this address before must be unknown, and not
+    /// be that of another walk.
+    fn default() -> Cursors {
+        let newest = RandomState::new().hash_one(()) >> 32;
+        Cursors(Mutex::new(Kept { newest, ..Kept::default() }))
+    }
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -258,6 +269,15 @@ mod tests {
 
     fn place(len: usize) -> Place {
         Place { partition: "p".to_owned(), after: vec![1; len] }
+    }
+
+    #[test]
+    fn a_cursor_of_a_server_is_unknown_to_the_next_one() {
+        let before = Cursors::default().keep(place(3));
+        let next = Cursors::default();
+        next.keep(place(3));
+        // 0 begins a walk, and a router needs ten bits for the node.
+        assert!(before > 0 && before <= 1 << 33 && next.place(before, "p").is_err());
     }
 
     #[test]
