@@ -386,6 +386,7 @@ impl Client {
         let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
         let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
         let nodes = nodes.map(|(node, view)| match view.role {
+            None if node.is_leaving() => format!("{} leaves", node.address),
             None => format!("{} is down", node.address),
             Some(NodeRole::Reader) => format!("{} is a reader", node.address),
             Some(_) => format!("{} is a primary", node.address),

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -33,7 +33,8 @@ const SMOOTHING: u64 = 8;
 pub enum Nodes {
     /// These addresses.
     List(Vec<String>),
-    /// The lines of a file, which is read again while the router runs. New nodes are best added at its end.
+    /// The lines of a file, which is read again while the router runs. New nodes are best added at its end. A node that is
+    /// gone from it gets no new request.
     File(PathBuf),
 }
 
@@ -78,9 +79,11 @@ struct Known {
 /// A node.
 pub(crate) struct Node {
     pub(crate) address: String,
-    // Both relaxed: hints for a choice.
+    // All relaxed: hints for a choice.
     load: AtomicU64,
     micros: AtomicU64,
+    /// The list does not have it any more.
+    is_leaving: AtomicBool,
     known: Mutex<Known>,
     /// The connection of the questions.
     link: tokio::sync::Mutex<Option<Link>>,
@@ -92,6 +95,7 @@ impl Node {
             address,
             load: AtomicU64::new(0),
             micros: AtomicU64::new(0),
+            is_leaving: AtomicBool::new(false),
             known: Mutex::default(),
             link: tokio::sync::Mutex::new(None),
         }
@@ -100,11 +104,16 @@ impl Node {
     fn view(&self) -> NodeView {
         let known = *self.known.lock();
         NodeView {
-            role: known.role,
+            role: known.role.filter(|_| !self.is_leaving()),
             load: self.load.load(Ordering::Relaxed),
             micros: self.micros.load(Ordering::Relaxed),
             position: known.position,
         }
+    }
+
+    /// Returns whether the list does not have it any more. Walks and transactions at it go on, as long as it is up.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
     }
 
     /// Notes that it does not answer, or is not what it was. It gets requests again after the next question.
@@ -224,7 +233,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Adds the nodes that are new in the file. Those that are gone stay, and count as down once they are.
+    /// Adds the nodes that are new in the file. Those that are gone keep their places, and get no new request.
     fn reload(&self) -> Result<()> {
         let addresses = match &self.options.nodes {
             Nodes::List(addresses) => addresses.clone(),
@@ -237,6 +246,14 @@ impl Cluster {
         };
         let old = self.nodes.load();
         let mut nodes = Vec::clone(&old);
+        if addresses.is_empty() {
+            // The file is being written, or lost: better the nodes of before than none.
+            return Ok(());
+        }
+        for node in &nodes {
+            let is_leaving = !addresses.contains(&node.address);
+            node.is_leaving.store(is_leaving, Ordering::Relaxed);
+        }
         for address in addresses {
             if nodes.iter().all(|node| node.address != address) {
                 nodes.push(Arc::new(Node::new(address)));
@@ -267,7 +284,7 @@ impl Cluster {
             return;
         }
         let mut asked = JoinSet::new();
-        for node in self.nodes() {
+        for node in self.nodes().into_iter().filter(|node| !node.is_leaving()) {
             let login = self.options.login.clone();
             asked.spawn(async move { node.ask(login.as_ref()).await });
         }
@@ -299,6 +316,7 @@ impl Cluster {
         let described = self.nodes().into_iter().zip(&views).enumerate();
         let described = described.map(|(at, (node, view))| {
             let role = match view.role {
+                None if node.is_leaving() => "leaving",
                 None => "down",
                 Some(NodeRole::Reader) => "reader",
                 Some(_) if primary == Some(at) => "primary",

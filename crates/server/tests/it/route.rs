@@ -362,6 +362,53 @@ fn nodes_are_added_while_the_router_runs() {
     first.stop().unwrap();
 }
 
+/// A reader that counts its reads.
+fn counting(reads: Arc<AtomicU64>) -> SocketAddr {
+    node(move |words| match words[0].as_str() {
+        "GET" | "SCID.GET" => {
+            reads.fetch_add(1, Ordering::SeqCst);
+            Some(b"$1\r\n1\r\n".to_vec())
+        }
+        "SCAN" => Some(b"*2\r\n$1\r\n7\r\n*0\r\n".to_vec()),
+        _ => Some(usual("slave", words)),
+    })
+}
+
+fn write_list(list: &tempfile::NamedTempFile, nodes: &[SocketAddr]) {
+    let lines: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
+    let mut file = list.reopen().unwrap();
+    file.set_len(0).unwrap();
+    file.write_all(lines.join("\n").as_bytes()).unwrap();
+}
+
+#[test]
+fn a_node_that_leaves_the_list_gets_no_new_request() {
+    let reads: [Arc<AtomicU64>; 2] = Default::default();
+    let nodes = reads.clone().map(counting);
+    let list = tempfile::NamedTempFile::new().unwrap();
+    write_list(&list, &nodes[..1]);
+    let options = ClusterOptions::new(Nodes::File(list.path().to_owned()));
+    let router =
+        Router::start("127.0.0.1:0", Cluster::new(options).unwrap(), Limits::default()).unwrap();
+    let mut client = Client::at(router.address());
+    check(&mut client, &[("GET a", "1"), ("SCID.GET a LEVEL 4", "1"), ("SCAN 0", "[7168 []]")]);
+    write_list(&list, &nodes[1..]);
+    let mut is_replaced = false;
+    while !is_replaced {
+        let described = client.text("SCID.NODES");
+        is_replaced = described.contains("role leaving") && described.contains("role reader");
+    }
+    (0..8).for_each(|_| check(&mut client, &[("GET a", "1"), ("SCID.GET a LEVEL 4", "1")]));
+    assert_eq!(reads.each_ref().map(|it| it.load(Ordering::SeqCst)), [2, 16]);
+    // A walk goes on where it is. A file that is being written changes nothing.
+    check(&mut client, &[("SCAN 7168", "[7168 []]")]);
+    write_list(&list, &[]);
+    check(&mut client, &[("GET a", "1")]);
+    write_list(&list, &nodes);
+    while client.text("SCID.NODES").matches("role reader").count() < 2 {}
+    router.stop();
+}
+
 #[test]
 fn a_program_chooses_nodes_as_the_router_does() {
     let folder = tempfile::tempdir().unwrap();
