@@ -99,6 +99,8 @@ pub(crate) fn text(shared: &Shared) -> String {
         "Whether the server is the primary.",
         u8::from(shared.node.is_primary()),
     );
+    let process = std::process::id();
+    one(&mut out, "process_id", "gauge", "The identifier of the process.", process);
     one(&mut out, "clients", "gauge", "Open connections.", shared.front.client_count());
     let counts = &shared.front.counts;
     let counters = [

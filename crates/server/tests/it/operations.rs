@@ -88,6 +88,8 @@ fn figures_and_health_are_on_their_port() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
     }
+    let process = format!("siltstone_server_process_id {}", std::process::id());
+    assert!(text.lines().any(|it| it == process), "{text}");
     // Those of the engine, too.
     assert!(text.contains("\nsiltstone_batches_total "), "{text}");
     check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "1")]);
