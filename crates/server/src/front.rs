@@ -167,7 +167,7 @@ pub(crate) fn runtime(name: &str, threads: Option<usize>) -> Result<Runtime> {
         .map_err(|error| failed("start threads", &error))
 }
 
-fn failed(deed: &str, error: &std::io::Error) -> Error {
+pub(crate) fn failed(deed: &str, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {deed}: {error}"))
 }
 
@@ -182,8 +182,15 @@ pub(crate) fn local(listener: &TcpListener) -> Result<SocketAddr> {
 }
 
 /// Waits until the process gets SIGTERM or SIGINT.
+#[cfg(unix)]
+pub(crate) fn wait_for_signal(_: &Runtime) -> Result<()> {
+    crate::signals::Signals::new().map(|mut signals| signals.wait())
+}
+
+/// Waits until the process gets the signal of Ctrl-C.
+#[cfg(not(unix))]
 pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
-    runtime.block_on(signal()).map_err(|error| failed("wait for signals", &error))
+    runtime.block_on(tokio::signal::ctrl_c()).map_err(|error| failed("wait for signals", &error))
 }
 
 /// Accepts connections until the task is aborted. `serve` returns a connection when it has ended.
@@ -225,29 +232,6 @@ fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let alive = socket2::TcpKeepalive::new().with_time(ALIVE);
     let _ = socket2::SockRef::from(stream).set_tcp_keepalive(&alive);
-}
-
-#[cfg(unix)]
-async fn signal() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    std::future::poll_fn(|context| {
-        let terminated = terminate.poll_recv(context).is_ready();
-        let interrupted = interrupt.poll_recv(context).is_ready();
-        if terminated || interrupted {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-async fn signal() -> std::io::Result<()> {
-    tokio::signal::ctrl_c().await
 }
 
 /// Sends `out`; `false` if the client did not take it in time.

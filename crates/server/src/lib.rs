@@ -15,6 +15,7 @@
 //! reads level     a read at its level      scid         the commands of levels
 //! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
 //! node place      roles, and their change  metrics http    figures and health
+//! signals         the end of a process
 //! ```
 //!
 //! # Examples
@@ -63,6 +64,8 @@ mod scid;
 mod server;
 mod session;
 mod shared;
+#[cfg(unix)]
+mod signals;
 mod strings;
 mod transactions;
 mod users;
@@ -73,4 +76,6 @@ pub use options::{Acknowledge, Limits, Options};
 pub use place::Place;
 pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router};
 pub use server::{Role, Server};
+#[cfg(unix)]
+pub use signals::Signals;
 pub use users::Users;
