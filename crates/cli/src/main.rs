@@ -26,6 +26,8 @@ mod levels;
 mod load;
 mod merge;
 mod moment;
+#[cfg(all(feature = "server", unix))]
+mod operate;
 mod output;
 mod partition;
 mod parts;
@@ -172,6 +174,12 @@ enum Command {
     /// Writes go to the primary, and each read goes to a node that can serve its level. It runs until SIGTERM or Ctrl-C.
     #[cfg(feature = "server")]
     Route(Box<route::Args>),
+    /// Starts and stops readers by load, and lists them for routers
+    ///
+    /// A reader serves when it is in the file of the nodes, and ends once it is out of it and quiet. It runs until SIGTERM or
+    /// Ctrl-C, and ends its readers then. docs/service.md describes targets and times.
+    #[cfg(all(feature = "server", unix))]
+    Operate(Box<operate::Args>),
     /// Prints the commits of a database in their order, until interrupted
     ///
     /// Only durable commits are printed. A line is a change: the token to go on with, the partition, the change.
@@ -269,6 +277,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         #[cfg(feature = "server")]
         Command::Route(args) => route::run(&args),
+        #[cfg(all(feature = "server", unix))]
+        Command::Operate(args) => operate::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::Stress(args) => stress::run(&args),

@@ -38,12 +38,18 @@ impl Failure {
 
     /// Prints it on standard error. A failure of that is ignored.
     pub(crate) fn report(&self) {
-        let text: &dyn Display = match self {
-            Failure::Engine(e) => e,
-            Failure::NotFound(text) | Failure::Usage(text) | Failure::Io(text) => text,
-            Failure::PipeClosed | Failure::Reported => return,
-        };
-        note(format_args!("error: {text}"));
+        if let Some(text) = self.text() {
+            note(format_args!("error: {text}"));
+        }
+    }
+
+    /// Its text; `None` if there is nothing to report.
+    pub(crate) fn text(&self) -> Option<&dyn Display> {
+        match self {
+            Failure::Engine(e) => Some(e),
+            Failure::NotFound(text) | Failure::Usage(text) | Failure::Io(text) => Some(text),
+            Failure::PipeClosed | Failure::Reported => None,
+        }
     }
 
     /// See the invariants of `main.rs`.

@@ -1,0 +1,203 @@
+//! `operate`: starts and stops readers by load.
+//!
+//! ```text
+//! decide    the number of readers for a load          control   the readers, from start to end
+//! figures   the metrics of a server                   nodes     the file that routers read
+//! process   readers as processes of this machine
+//! ```
+
+mod control;
+mod decide;
+mod figures;
+mod nodes;
+mod process;
+#[cfg(test)]
+mod simulated;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use siltstone::clock::{Clock, SystemClock};
+
+use self::control::{Control, Env, Times};
+use self::decide::{Decider, Targets};
+use self::figures::Figures;
+use self::nodes::NodesFile;
+use self::process::{Processes, Spec};
+use crate::bucket::url_of;
+use crate::output::{Failure, note};
+
+/// Arguments of `operate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the database, or URL of a bucket
+    database: PathBuf,
+    /// File of the nodes, which routers read (`siltstone route --nodes FILE`)
+    #[arg(long, value_name = "FILE")]
+    nodes: PathBuf,
+    /// Address of the primary, or of another node that is always there
+    #[arg(long, value_name = "ADDRESS")]
+    node: Vec<String>,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Host of the readers' addresses
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Leave the readers running at the end; the next operator of the file takes them over
+    #[arg(long)]
+    leave: bool,
+    /// More arguments of the readers (`siltstone serve --help`)
+    #[arg(last = true, value_name = "ARGUMENT")]
+    more: Vec<String>,
+}
+
+/// The load of a reader, and the times.
+#[derive(Debug, clap::Args)]
+struct LoadArgs {
+    /// Fewest readers, at least 1
+    #[arg(long, default_value_t = 1)]
+    min: usize,
+    /// Most readers
+    #[arg(long, default_value_t = 8)]
+    max: usize,
+    /// Reads a second for which there is one reader
+    #[arg(long, value_name = "RATE")]
+    operations: Option<f64>,
+    /// Milliseconds that 99 of 100 reads may take in a reader
+    #[arg(long, value_name = "MS")]
+    p99: Option<f64>,
+    /// Milliseconds between two looks at the readers
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    interval: u64,
+    /// Milliseconds between two starts
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    up_cooldown: u64,
+    /// Milliseconds for which fewer readers must be enough before one is stopped
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    down_window: u64,
+    /// Milliseconds without a request after which a reader that is out of the file ends
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    quiet: u64,
+    /// Milliseconds after which it ends with requests; it still answers what it has received
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    drain: u64,
+    /// Milliseconds from its start in which a reader must answer
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    start_limit: u64,
+    /// Milliseconds after which a reader that was asked to end is killed
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    end_limit: u64,
+}
+
+impl LoadArgs {
+    fn targets(&self) -> Result<Targets, Failure> {
+        let wrong = if self.min == 0 {
+            Some("--min is at least 1: without a reader there is no load to follow")
+        } else if self.max < self.min {
+            Some("--max is less than --min")
+        } else if self.operations.is_none() && self.p99.is_none() {
+            Some("a target is needed: --operations, --p99 or both")
+        } else if !is_target(self.operations) || !is_target(self.p99) {
+            Some("a target is greater than 0")
+        } else if self.interval == 0 {
+            Some("--interval is at least 1")
+        } else {
+            None
+        };
+        match wrong {
+            Some(wrong) => Err(Failure::Usage(wrong.to_owned())),
+            None => Ok(Targets {
+                min: self.min,
+                max: self.max,
+                operations: self.operations,
+                p99: self.p99.map(|milliseconds| milliseconds / 1e3),
+                up_cooldown: Duration::from_millis(self.up_cooldown),
+                down_window: Duration::from_millis(self.down_window),
+            }),
+        }
+    }
+
+    fn times(&self) -> Times {
+        Times {
+            start: Duration::from_millis(self.start_limit),
+            quiet: Duration::from_millis(self.quiet),
+            drain: Duration::from_millis(self.drain),
+            end: Duration::from_millis(self.end_limit),
+        }
+    }
+}
+
+fn is_target(target: Option<f64>) -> bool {
+    target.is_none_or(|target| target.is_finite() && target > 0.0)
+}
+
+/// Servers over HTTP, the file of the nodes, and standard error.
+struct Machine(NodesFile);
+
+impl Env for Machine {
+    fn ask(&mut self, addresses: &[String]) -> Vec<Option<Figures>> {
+        figures::ask(addresses)
+    }
+
+    fn publish(&mut self, readers: &[String]) -> Result<(), Failure> {
+        self.0.set(readers)
+    }
+
+    fn say(&mut self, text: &str) {
+        note(format_args!("siltstone: {text}"));
+    }
+}
+
+/// Operates until a signal.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let targets = args.load.targets()?;
+    let env = Machine(NodesFile::lock(&args.nodes, args.node.clone())?);
+    let program =
+        std::env::current_exe().map_err(|e| Failure::io("find", "siltstone".as_ref(), &e))?;
+    let spec = Spec {
+        program,
+        database: args.database.clone(),
+        is_folder: url_of(&args.database).is_none(),
+        host: args.host.clone(),
+        more: args.more.clone(),
+    };
+    let launcher = Processes::new(spec, args.nodes.clone())?;
+    let mut control =
+        Control::new(Box::new(launcher), Box::new(env), Decider::new(targets), args.load.times());
+    let mut signals = server::Signals::new()?;
+    let (sender, received) = channel();
+    // It ends with the process.
+    std::thread::Builder::new()
+        .name("siltstone-signal".to_owned())
+        .spawn(move || {
+            loop {
+                signals.wait();
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(|e| Failure::Io(format!("cannot wait for signals: {e}")))?;
+    note(format_args!("siltstone: operates the readers of {}", args.nodes.display()));
+    let interval = Duration::from_millis(args.load.interval);
+    let clock = SystemClock::new();
+    let mut is_ending = false;
+    loop {
+        control.round(clock.now());
+        if is_ending && control.is_over() {
+            return Ok(());
+        }
+        match received.recv_timeout(interval) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) if args.leave => return Ok(()),
+            Ok(()) => {
+                is_ending = true;
+                control.end(clock.now());
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::Io("cannot wait for signals any more".to_owned()));
+            }
+        }
+    }
+}

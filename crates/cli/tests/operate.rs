@@ -1,0 +1,227 @@
+//! `siltstone operate` with real processes: a primary, a router, and readers that follow the load.
+
+#![cfg(all(feature = "server", unix))]
+#![expect(clippy::disallowed_methods, reason = "the files are outside every database")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
+/// Requests of a pipeline of the load.
+const PIPELINE: usize = 50;
+
+/// A process that is killed if the test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("the command runs");
+        assert!(self.0.wait().expect("the command ends").success());
+    }
+}
+
+/// Starts a server or a router, and returns its address.
+fn start(at: &Path, args: &[&str]) -> (Running, String) {
+    let mut command = Command::new(COMMAND);
+    let command = command.current_dir(at).args(args).args(["--listen", "127.0.0.1:0"]);
+    let child = command.stderr(Stdio::piped()).spawn().expect("the command can be started");
+    let mut running = Running(child);
+    let errors = running.0.stderr.take().expect("it is a pipe");
+    let mut line = String::new();
+    BufReader::new(errors).read_line(&mut line).expect("the command says where it is");
+    (running, line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned())
+}
+
+const OPERATE: [&str; 19] = [
+    "operate",
+    "db",
+    "--nodes",
+    "nodes",
+    "--operations",
+    "100",
+    "--max",
+    "3",
+    "--interval",
+    "50",
+    "--up-cooldown",
+    "100",
+    "--down-window",
+    "1000",
+    "--quiet",
+    "1000",
+    "--",
+    "--follow",
+    "100",
+];
+
+fn operator(at: &Path, primary: &str) -> Command {
+    let mut command = Command::new(COMMAND);
+    let [before @ .., _, _, _] = &OPERATE;
+    command.current_dir(at).args(before).args(["--node", primary]).args(&OPERATE[16..]);
+    command
+}
+
+fn operate(at: &Path, primary: &str) -> Running {
+    let log = std::fs::File::options().create(true).append(true).open(at.join("operator.log"));
+    let log = log.expect("a log can be made");
+    Running(operator(at, primary).stderr(log).spawn().expect("the command can be started"))
+}
+
+fn lines(at: &Path, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(at.join(name)).unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(str::to_owned).collect()
+}
+
+fn log(at: &Path) -> String {
+    std::fs::read_to_string(at.join("operator.log")).unwrap_or_default()
+}
+
+/// The processes of the readers.
+fn processes(at: &Path) -> Vec<String> {
+    let lines = lines(at, "nodes.readers");
+    lines.iter().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}
+
+fn connect(address: &str) -> TcpStream {
+    TcpStream::connect(address).expect("the server listens")
+}
+
+fn call(stream: &mut TcpStream, line: &str, expected: &str) {
+    write!(stream, "{line}\r\n").expect("the server reads");
+    let mut reply = vec![0; expected.len()];
+    stream.read_exact(&mut reply).expect("the server answers");
+    assert_eq!(String::from_utf8_lossy(&reply), expected, "{line}");
+}
+
+/// Reads until `is_done`: every read must be right.
+fn read_until(stream: &mut TcpStream, pause: Duration, mut is_done: impl FnMut() -> bool) {
+    while !is_done() {
+        call(stream, "GET alice", "$5\r\nadmin\r\n");
+        // A load below that of one reader; nothing waits for this time.
+        std::thread::park_timeout(pause);
+    }
+}
+
+/// Reads as fast as it goes until `ends`.
+fn press(address: &str, ends: &AtomicBool, reads: &AtomicUsize) {
+    let mut stream = connect(address);
+    let request = "GET alice\r\n".repeat(PIPELINE);
+    let expected = "$5\r\nadmin\r\n".repeat(PIPELINE);
+    while !ends.load(Ordering::Relaxed) {
+        stream.write_all(request.as_bytes()).expect("the router reads");
+        let mut replies = vec![0; expected.len()];
+        stream.read_exact(&mut replies).expect("the router answers");
+        assert_eq!(String::from_utf8_lossy(&replies), expected);
+        reads.fetch_add(PIPELINE, Ordering::Relaxed);
+    }
+}
+
+fn refused(output: &Output, code: i32, text: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(text), "{said}");
+}
+
+#[test]
+fn readers_follow_the_load_and_no_read_fails() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    let (primary, address) = start(at, &["serve", "db"]);
+    let running = operate(at, &address);
+    while lines(at, "nodes").len() < 2 {
+        std::thread::yield_now();
+    }
+    let (router, routed) = start(at, &["route", "--nodes", "nodes", "--policy", "offloaded"]);
+    let mut client = connect(&routed);
+    call(&mut client, "SET alice admin", "+OK\r\n");
+    let slow = Duration::from_millis(20);
+
+    // The load rises, and falls.
+    let ends = AtomicBool::new(false);
+    let reads = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let pressing: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| press(&routed, &ends, &reads))).collect();
+        read_until(&mut client, slow, || {
+            pressing.iter().any(ScopedJoinHandle::is_finished) || lines(at, "nodes").len() == 4
+        });
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert!(reads.load(Ordering::Relaxed) > 0);
+    read_until(&mut client, slow, || processes(at).len() == 1 && lines(at, "nodes").len() == 2);
+
+    refused(&operator(at, &address).output().expect("it ends"), 1, "another operator writes nodes");
+
+    // An operator that was killed leaves its reader to the next one.
+    let before = processes(at);
+    drop(running);
+    read_until(&mut client, Duration::ZERO, || true);
+    let running = operate(at, &address);
+    read_until(&mut client, slow, || log(at).contains("takes over reader"));
+    assert_eq!(processes(at), before);
+
+    // A reader that died is replaced.
+    let pid = before[0].parse().ok().and_then(Pid::from_raw).expect("it is a process");
+    kill_process(pid, Signal::KILL).expect("the reader runs");
+    read_until(&mut client, slow, || {
+        let now = processes(at);
+        now.len() == 1 && now != before && lines(at, "nodes").len() == 2
+    });
+
+    // The end of the operator is that of its readers.
+    running.end();
+    assert_eq!(lines(at, "nodes"), [address]);
+    assert!(processes(at).is_empty(), "{}", log(at));
+    call(&mut client, "GET alice", "$5\r\nadmin\r\n");
+    assert!(!log(at).contains("kills it") && !log(at).contains("still gets"), "{}", log(at));
+    router.end();
+    primary.end();
+}
+
+fn run(at: &Path, line: &str) -> Output {
+    let mut command = Command::new(COMMAND);
+    command.current_dir(at).args(["operate", "db", "--nodes", "nodes"]);
+    command.args(line.split_whitespace()).output().expect("the command ends")
+}
+
+#[test]
+fn wrong_arguments_and_readers_that_do_not_start_are_named() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    for (line, text) in [
+        ("", "a target is needed"),
+        ("--operations 0", "greater than 0"),
+        ("--p99 NaN", "greater than 0"),
+        ("--p99 1 --min 0", "--min is at least 1"),
+        ("--p99 1 --min 3 --max 2", "--max is less than --min"),
+        ("--p99 1 --interval 0", "--interval is at least 1"),
+    ] {
+        refused(&run(at, line), 2, text);
+    }
+    std::fs::write(at.join("nodes.readers"), "1 a\n").expect("a file can be written");
+    refused(&run(at, "--p99 1"), 2, "nodes.readers:1");
+    std::fs::remove_file(at.join("nodes.readers")).expect("it is there");
+
+    // There is no database to follow.
+    let running = operate(at, "127.0.0.1:1");
+    while !log(at).contains("died: exit status: 1; error:") {
+        std::thread::yield_now();
+    }
+    running.end();
+    assert!(processes(at).is_empty());
+}
