@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Nodes of strong reads: optimal (the primary), offloaded (readers) or cost
     #[arg(long, value_name = "POLICY", default_value = "cost", value_parser = policy)]
     policy: Policy,
+    /// Predict the level of each GET for which neither client nor partition has one; it may be at level 5
+    #[arg(long)]
+    predict: bool,
     /// File with NAME PASSWORD, for asking the nodes for their roles; the user needs no rights
     #[arg(long, value_name = "FILE")]
     login: Option<PathBuf>,
@@ -57,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let mut options = ClusterOptions::new(nodes);
     options.policy = args.policy;
+    options.predict = args.predict;
     options.login = args.login.as_ref().map(login).transpose()?;
     options.wait = Duration::from_millis(args.wait);
     options.reply = Duration::from_millis(args.reply);

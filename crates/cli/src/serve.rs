@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Level of the reads of a partition that name none
     #[arg(long, value_name = "PARTITION=LEVEL", value_parser = level)]
     level: Vec<(String, Wanted)>,
+    /// Predict the level of each GET for which neither client nor partition has one; it may be at level 5
+    #[arg(long)]
+    predict: bool,
     /// Partition whose entries may expire; it must be new, or always served so
     #[arg(long, value_name = "PARTITION")]
     expire: Vec<String>,
@@ -155,6 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         None => Acknowledge::Os,
     };
     options.levels = args.level.iter().cloned().collect();
+    options.predict = args.predict;
     options.expiring.clone_from(&args.expire);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
     options.users = users(args)?;

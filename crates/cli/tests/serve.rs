@@ -50,8 +50,11 @@ fn a_primary_a_reader_and_a_router_serve_until_a_signal() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
     let primary = start(at, &["serve", "db"]);
-    let reader = start(at, &["serve", "db", "--secondary"]);
-    let router = start(at, &["route", &reader.address, &primary.address, "--policy", "offloaded"]);
+    let reader = start(at, &["serve", "db", "--secondary", "--predict"]);
+    let nodes = [&*reader.address, &primary.address];
+    let router = start(at, &["route", nodes[0], nodes[1], "--policy", "offloaded", "--predict"]);
+    let levels = [&primary, &reader, &router].map(|it| call(&it.address, "SCID.LEVEL"));
+    assert_eq!(levels, ["$4\r\nAUTO\r\n", "$9\r\nPREDICTED\r\n", "$9\r\nPREDICTED\r\n"]);
     assert_eq!(call(&router.address, "SET alice admin"), "+OK\r\n");
     assert_eq!(call(&router.address, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
     assert!(call(&reader.address, "SCID.PROMOTE").starts_with('$'));

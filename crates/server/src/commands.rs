@@ -32,6 +32,7 @@ pub(crate) enum Verb {
     ScidLag,
     ScidLast,
     ScidLevel,
+    ScidPredictions,
     ScidPromote,
     ScidSync,
     ScidToken,
@@ -78,7 +79,7 @@ const ONE_KEY: [i64; 3] = [1, 1, 1];
 const ALL_KEYS: [i64; 3] = [1, -1, 1];
 
 /// All commands, by name.
-pub(crate) const COMMANDS: [Spec; 38] = [
+pub(crate) const COMMANDS: [Spec; 39] = [
     spec("APPEND", Verb::Append, Kind::Change, 3, ONE_KEY),
     spec("AUTH", Verb::Auth, Kind::Connection, -2, NO_KEYS),
     spec("CLIENT", Verb::Client, Kind::Connection, -2, NO_KEYS),
@@ -108,6 +109,7 @@ pub(crate) const COMMANDS: [Spec; 38] = [
     spec("SCID.LAG", Verb::ScidLag, Kind::Node, -1, NO_KEYS),
     spec("SCID.LAST", Verb::ScidLast, Kind::Connection, 1, NO_KEYS),
     spec("SCID.LEVEL", Verb::ScidLevel, Kind::Connection, -1, NO_KEYS),
+    spec("SCID.PREDICTIONS", Verb::ScidPredictions, Kind::Connection, 1, NO_KEYS),
     spec("SCID.PROMOTE", Verb::ScidPromote, Kind::Node, 1, NO_KEYS),
     spec("SCID.SYNC", Verb::ScidSync, Kind::Node, -1, NO_KEYS),
     spec("SCID.TOKEN", Verb::ScidToken, Kind::Connection, -1, NO_KEYS),

@@ -13,7 +13,7 @@ use crate::info;
 use crate::keys::Scan;
 use crate::level::Asked;
 use crate::node::{Primary, Role};
-use crate::reads::{Read, read};
+use crate::reads::{Read, predicted, read};
 use crate::reply::Reply;
 use crate::scid;
 use crate::session::Session;
@@ -130,7 +130,11 @@ fn run(
                 return scid::get(shared, session, arguments, patience);
             }
             let is_many = spec.kind == Kind::ReadMany;
-            let wish = Read { asked: Asked::default(), is_many, patience };
+            let mut asked = Asked::default();
+            if spec.verb == Verb::Get {
+                asked.predicted = predicted(shared, session, &asked, &arguments[0], patience);
+            }
+            let wish = Read { asked, is_many, patience };
             let partition = session.partition.clone();
             read(shared, session, &wish, |view| data(shared, spec, view, &partition, arguments))
         }
@@ -167,6 +171,7 @@ fn connection(
         }
         Verb::ScidLast => Ok(session.last()),
         Verb::ScidLevel => session.set_level(shared, arguments),
+        Verb::ScidPredictions => Ok(scid::predictions(shared.predictor.as_ref())),
         Verb::ScidToken => session.token(arguments),
         Verb::Select => session.select(&arguments[0]),
         Verb::Unwatch => {

@@ -8,6 +8,7 @@ use crate::commands::{COMMANDS, Kind, Spec, find};
 use crate::failure::Failure;
 use crate::level::Token;
 use crate::options::Acknowledge;
+use crate::predict::Predictor;
 use crate::reply::Reply;
 use crate::shared::Shared;
 
@@ -28,6 +29,16 @@ pub(crate) fn info(shared: &Shared) -> Reply {
     ];
     for (name, value) in lines {
         let _ = write!(out, "{name}:{value}\r\n");
+    }
+    if let Some(counts) = shared.predictor.as_ref().map(Predictor::counts) {
+        for (name, levels) in
+            [("predictions", counts.predictions), ("corrections", counts.corrections)]
+        {
+            let levels =
+                levels.iter().zip(1..).map(|(count, level)| format!("level{level}={count}"));
+            let levels: Vec<String> = levels.collect();
+            let _ = write!(out, "scid_{name}:{}\r\n", levels.join(","));
+        }
     }
     Reply::Text(out)
 }

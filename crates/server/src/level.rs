@@ -68,30 +68,58 @@ impl fmt::Display for Wanted {
     }
 }
 
+/// The age that a read at a predicted level 2 allows: a level 2 without a bound would promise nothing.
+const PREDICTED_AGE: Duration = Duration::from_secs(1);
+
 /// The options of one read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) level: Option<Wanted>,
+    /// The level of a read that has none: predicted here or by a router.
+    pub(crate) predicted: Option<u8>,
     pub(crate) token: Option<Commit>,
     pub(crate) age: Option<Duration>,
     pub(crate) operations: Option<u64>,
 }
 
 impl Asked {
-    /// Returns the level, and whether a weaker one may take its place. `given` is the level of the connection or of
-    /// the partition, `seen` the newest token of the connection.
-    pub(crate) fn level(
-        &self,
-        given: Wanted,
-        seen: Option<Commit>,
-    ) -> Result<(Level, bool), Failure> {
+    /// The level that the read names, or implies.
+    fn own(&self) -> Option<Wanted> {
         let implied = match (self.token, self.age, self.operations) {
             (Some(_), ..) => Some(Wanted::Number(3)),
             (None, None, None) => None,
             (None, ..) => Some(Wanted::Number(2)),
         };
-        let wanted = self.level.or(implied).unwrap_or(given);
-        let Wanted::Number(number) = wanted else { return Ok((Level::Strong, true)) };
+        self.level.or(implied)
+    }
+
+    /// The number of the level that the read names. `AUTO` asks for the strongest.
+    pub(crate) fn named(&self) -> Option<u8> {
+        self.own().map(|wanted| match wanted {
+            Wanted::Auto => 1,
+            Wanted::Number(number) => number,
+        })
+    }
+
+    /// Returns whether the read is at level 3. `given` is the level of the connection or of the partition.
+    pub(crate) fn is_third(&self, given: Option<Wanted>) -> bool {
+        let wanted = self.own().or(given).or(self.predicted.map(Wanted::Number));
+        wanted == Some(Wanted::Number(3))
+    }
+
+    /// Returns the level, and whether a weaker one may take its place. `given` is the level of the connection or of
+    /// the partition, `seen` the newest token of the connection.
+    pub(crate) fn level(
+        &self,
+        given: Option<Wanted>,
+        seen: Option<Commit>,
+    ) -> Result<(Level, bool), Failure> {
+        let number = match (self.own().or(given), self.predicted) {
+            (Some(Wanted::Number(number)), _) => number,
+            // As with `AUTO`, no one has asked for this level, so the read is not refused for it.
+            (None, Some(number)) => return Ok((level_of(number, seen, Some(PREDICTED_AGE)), true)),
+            (Some(Wanted::Auto), _) | (None, None) => return Ok((Level::Strong, true)),
+        };
         let has_bounds = self.age.is_some() || self.operations.is_some();
         if has_bounds && number != 2 {
             return Err(Failure::error("MAXAGE and MAXLAG are of level 2"));
@@ -100,13 +128,21 @@ impl Asked {
             return Err(Failure::error("TOKEN is of level 3"));
         }
         let level = match number {
-            1 => Level::Strong,
             2 => Level::Bounded { operations: self.operations, age: self.age },
-            3 => self.token.or(seen).map_or(Level::Eventual, Level::Session),
-            4 => Level::Prefix,
-            _ => Level::Eventual,
+            _ => level_of(number, self.token.or(seen), None),
         };
         Ok((level, false))
+    }
+}
+
+/// The level with this number, for a session that has seen `token`.
+fn level_of(number: u8, token: Option<Commit>, age: Option<Duration>) -> Level {
+    match number {
+        1 => Level::Strong,
+        2 => Level::Bounded { operations: None, age },
+        3 => token.map_or(Level::Eventual, Level::Session),
+        4 => Level::Prefix,
+        _ => Level::Eventual,
     }
 }
 
@@ -165,19 +201,36 @@ mod tests {
     fn options_imply_their_level() {
         let seen = token("1-7");
         let asked = Asked::default();
-        assert_eq!(asked.level(Wanted::Auto, seen).unwrap(), (Level::Strong, true));
-        assert_eq!(asked.level(Wanted::Number(3), None).unwrap().0, Level::Eventual);
-        assert_eq!(asked.level(Wanted::Number(3), seen).unwrap().0, Level::Session(seen.unwrap()));
+        let third = Some(Wanted::Number(3));
+        assert_eq!(asked.level(None, seen).unwrap(), (Level::Strong, true));
+        assert_eq!(asked.level(Some(Wanted::Auto), seen).unwrap(), (Level::Strong, true));
+        assert_eq!(asked.level(third, None).unwrap().0, Level::Eventual);
+        assert_eq!(asked.level(third, seen).unwrap().0, Level::Session(seen.unwrap()));
         let bounded = Asked { operations: Some(5), ..asked };
         let expected = Level::Bounded { operations: Some(5), age: None };
-        assert_eq!(bounded.level(Wanted::Number(4), seen).unwrap().0, expected);
+        assert_eq!(bounded.level(Some(Wanted::Number(4)), seen).unwrap().0, expected);
         let of_token = Asked { token: token("1-9"), ..asked };
-        assert_eq!(number_of(of_token.level(Wanted::Auto, seen).unwrap().0), 3);
-        assert!(
-            Asked { level: Some(Wanted::Number(1)), ..bounded }.level(Wanted::Auto, seen).is_err()
-        );
-        assert!(
-            Asked { level: Some(Wanted::Number(5)), ..of_token }.level(Wanted::Auto, seen).is_err()
-        );
+        assert_eq!(number_of(of_token.level(None, seen).unwrap().0), 3);
+        assert!(Asked { level: Some(Wanted::Number(1)), ..bounded }.level(None, seen).is_err());
+        assert!(Asked { level: Some(Wanted::Number(5)), ..of_token }.level(None, seen).is_err());
+    }
+
+    #[test]
+    fn a_predicted_level_comes_after_all_others() {
+        let seen = token("1-7");
+        let predicted = Asked { predicted: Some(5), ..Asked::default() };
+        let first = Asked { level: Some(Wanted::Number(1)), ..predicted };
+        let auto = Asked { level: Some(Wanted::Auto), ..predicted };
+        assert_eq!(predicted.level(None, seen).unwrap(), (Level::Eventual, true));
+        assert_eq!(predicted.level(Some(Wanted::Auto), seen).unwrap(), (Level::Strong, true));
+        assert_eq!(predicted.level(Some(Wanted::Number(4)), seen).unwrap(), (Level::Prefix, false));
+        assert_eq!(first.level(Some(Wanted::Number(4)), seen).unwrap(), (Level::Strong, false));
+        assert_eq!(auto.level(Some(Wanted::Number(4)), seen).unwrap(), (Level::Strong, true));
+        let second = Asked { predicted: Some(2), ..Asked::default() };
+        let bounded = Level::Bounded { operations: None, age: Some(PREDICTED_AGE) };
+        assert_eq!(second.level(None, seen).unwrap(), (bounded, true));
+        let third = Asked { predicted: Some(3), ..Asked::default() };
+        assert!(third.is_third(None) && !third.is_third(Some(Wanted::Auto)));
+        assert_eq!(third.level(None, None).unwrap(), (Level::Eventual, true));
     }
 }

@@ -13,6 +13,7 @@
 //! session     the state of a connection    users        passwords and rights
 //! strings keys    commands on data         view         a partition for them
 //! reads level     a read at its level      scid         the commands of levels
+//! predict     a level for reads without one
 //! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
 //! node place      roles, and their change  metrics http    figures and health
 //! signals         the end of a process
@@ -56,6 +57,7 @@ mod metrics;
 mod node;
 mod options;
 mod place;
+mod predict;
 mod reads;
 mod reply;
 mod request;
@@ -74,6 +76,7 @@ mod view;
 pub use level::Wanted;
 pub use options::{Acknowledge, Limits, Options};
 pub use place::Place;
+pub use predict::Predictor;
 pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router};
 pub use server::{Role, Server};
 #[cfg(unix)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::commands::COMMANDS;
 use crate::front::count;
 use crate::node::{Reader, Role};
+use crate::predict::Predictor;
 use crate::shared::Shared;
 
 /// The upper ends of the buckets of latencies, in microseconds.
@@ -81,6 +82,13 @@ fn one(out: &mut String, name: &str, kind: &str, help: &str, value: impl std::fm
     line(out, name, "", value);
 }
 
+fn levels(out: &mut String, name: &str, help: &str, levels: [u64; 5]) {
+    head(out, name, "counter", help);
+    for (value, level) in levels.into_iter().zip(1..) {
+        line(out, name, &format!("{{level=\"{level}\"}}"), value);
+    }
+}
+
 /// All metrics, in the text format of Prometheus.
 pub(crate) fn text(shared: &Shared) -> String {
     let mut out = String::new();
@@ -114,9 +122,13 @@ pub(crate) fn text(shared: &Shared) -> String {
     for (name, help, counter) in counters {
         one(&mut out, name, "counter", help, value(counter));
     }
-    head(&mut out, "reads_total", "counter", "Reads by the level at which they were served.");
-    for (at, counter) in metrics.levels.iter().enumerate() {
-        line(&mut out, "reads_total", &format!("{{level=\"{}\"}}", at + 1), value(counter));
+    let reads = metrics.levels.each_ref().map(value);
+    levels(&mut out, "reads_total", "Reads by the level at which they were served.", reads);
+    if let Some(counts) = shared.predictor.as_ref().map(Predictor::counts) {
+        let help = "Reads without a level, by the level that was predicted.";
+        levels(&mut out, "predictions_total", help, counts.predictions);
+        let help = "Predictions that a client has corrected, by the level that was predicted.";
+        levels(&mut out, "corrections_total", help, counts.corrections);
     }
     commands(&mut out, metrics);
     match &*shared.node.role() {

@@ -96,6 +96,10 @@ pub struct Options {
     pub acknowledge: Acknowledge,
     /// The level of reads of a partition that name none. Default: [`Wanted::Auto`].
     pub levels: HashMap<String, Wanted>,
+    /// Predicts the level of each `GET` and `SCID.GET` for which neither client nor partition has one. Such a read may be at
+    /// level 5, and return old data: its reply can name the level, and a program that needs a level names it. Default:
+    /// off, and they are at [`Wanted::Auto`].
+    pub predict: bool,
     /// Partitions whose entries may expire (`SET` with `EX` or `PX`). A partition gets the rule when a primary begins, so
     /// it has to be empty or written by such a server.
     pub expiring: Vec<String>,
@@ -121,6 +125,7 @@ impl Default for Options {
             announce: None,
             acknowledge: Acknowledge::Os,
             levels: HashMap::new(),
+            predict: false,
             expiring: Vec::new(),
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),

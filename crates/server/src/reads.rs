@@ -8,6 +8,7 @@ use siltstone::{ErrorKind, Result as EngineResult};
 use crate::failure::{Failure, Patience};
 use crate::level::{Asked, Served, number_of};
 use crate::node::{Primary, Reader, Role};
+use crate::predict::Place;
 use crate::reply::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -28,8 +29,7 @@ pub(crate) fn read(
     wish: &Read,
     mut work: impl FnMut(&mut View<'_>) -> Result<Reply, Failure>,
 ) -> Result<Reply, Failure> {
-    let given = session.given_level(shared);
-    let (level, may_weaken) = wish.asked.level(given, session.token)?;
+    let (level, may_weaken) = wish.asked.level(session.given_level(shared), session.token)?;
     let role = shared.node.role();
     let (reply, served) = match &*role {
         Role::Primary(primary) => {
@@ -42,6 +42,27 @@ pub(crate) fn read(
     session.read(served);
     shared.metrics.served(served.level);
     Ok(reply)
+}
+
+/// Returns the level that is predicted for a read of `key`; `None` if the server predicts none, or the read has one.
+pub(crate) fn predicted(
+    shared: &Shared,
+    session: &mut Session,
+    asked: &Asked,
+    key: &[u8],
+    patience: Patience,
+) -> Option<u8> {
+    // A router has predicted it.
+    let predictor = shared.predictor.as_ref().filter(|_| asked.predicted.is_none())?;
+    let place = Place::new(&session.partition, key);
+    let given = session.given_level(shared);
+    let is_open = given.is_none() && asked.named().is_none();
+    // The read runs again on another thread, and counts once.
+    let again = session.guess.filter(|it| patience == Patience::MayWait && it.place == place);
+    match again {
+        Some(guess) => Some(guess.level).filter(|_| is_open),
+        None => predictor.consider(&mut session.guess, asked, given, place),
+    }
 }
 
 type Work<'a> = dyn FnMut(&mut View<'_>) -> Result<Reply, Failure> + 'a;
@@ -64,7 +85,13 @@ fn of_primary(
         number = 3;
     }
     if let Level::Session(token) = level {
-        primary.has(&shared.node.place, token, wish.patience == Patience::MayWait)?;
+        match primary.has(&shared.node.place, token, wish.patience == Patience::MayWait) {
+            Err(failure) if !may_weaken || matches!(failure, Failure::MayWait) => {
+                return Err(failure);
+            }
+            Err(_) => number = 5,
+            Ok(()) => {}
+        }
     }
     let partition = primary.partition(&session.partition, false)?;
     let source = match &partition {
@@ -116,6 +143,10 @@ fn of_reader(
     });
     match read {
         Ok(done) => done,
+        // The commit of the token is lost. The read has not asked for it: its level was predicted.
+        Err(error) if error.kind() == ErrorKind::SessionLost && may_weaken => {
+            of_reader(shared, session, reader, wish, (Level::Eventual, true), work)
+        }
         Err(error) if error.kind() == ErrorKind::Behind && !may_wait => Err(Failure::MayWait),
         Err(_) if may_weaken && !may_wait => Err(Failure::MayWait),
         Err(error) => Err(error.into()),

@@ -7,9 +7,10 @@ use siltstone::secondary::Target;
 
 use crate::failure::{Failure, Patience};
 use crate::keys::count;
-use crate::level::{Asked, Token};
+use crate::level::{Asked, Token, Wanted};
 use crate::node::Role;
-use crate::reads::{Read, read};
+use crate::predict::Predictor;
+use crate::reads::{Read, predicted, read};
 use crate::reply::Reply;
 use crate::session::{Session, wanted};
 use crate::shared::Shared;
@@ -20,14 +21,17 @@ use crate::view::View;
 /// Entries that `DBSIZE` of a primary counts. More are estimated.
 const COUNTED_MAX: u64 = 10_000;
 
-/// `SCID.GET key [LEVEL level] [TOKEN token] [MAXAGE milliseconds] [MAXLAG operations] [ATTRIBUTE]`.
+/// `SCID.GET key [LEVEL level] [TOKEN token] [MAXAGE milliseconds] [MAXLAG operations] [PREDICTED level] [ATTRIBUTE]`.
 pub(crate) fn get(
     shared: &Shared,
     session: &mut Session,
     arguments: &[Bytes],
     patience: Patience,
 ) -> Result<Reply, Failure> {
-    let (asked, has_attribute) = asked(&arguments[1..])?;
+    let (mut asked, has_attribute) = asked(&arguments[1..])?;
+    if asked.predicted.is_none() {
+        asked.predicted = predicted(shared, session, &asked, &arguments[0], patience);
+    }
     let wish = Read { asked, is_many: false, patience };
     let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
     // On request only: clients that are made with hiredis do not know attributes, and end the connection.
@@ -51,6 +55,7 @@ pub(crate) fn asked(options: &[Bytes]) -> Result<(Asked, bool), Failure> {
         let value = options.next().ok_or(Failure::SYNTAX)?;
         match &name[..] {
             b"LEVEL" => asked.level = Some(wanted(value)?),
+            b"PREDICTED" => asked.predicted = Some(number(value)?),
             b"TOKEN" => asked.token = Some(Token::parse(value)?.0),
             b"MAXAGE" => asked.age = Some(Duration::from_millis(natural(value)?)),
             b"MAXLAG" => asked.operations = Some(natural(value)?),
@@ -58,6 +63,14 @@ pub(crate) fn asked(options: &[Bytes]) -> Result<(Asked, bool), Failure> {
         }
     }
     Ok((asked, has_attribute))
+}
+
+/// Reads a level that a router has predicted.
+fn number(text: &[u8]) -> Result<u8, Failure> {
+    match wanted(text)? {
+        Wanted::Number(number) => Ok(number),
+        Wanted::Auto => Err(Failure::fixed("ERR a predicted level is 1, 2, 3, 4 or 5")),
+    }
 }
 
 fn natural(text: &[u8]) -> Result<u64, Failure> {
@@ -116,6 +129,11 @@ pub(crate) fn lag(
         lags.push((Reply::text(name), Reply::Map(pairs.collect())));
     }
     Ok(Reply::Map(lags))
+}
+
+/// `SCID.PREDICTIONS`: the predictions and the corrections of levels, or nil.
+pub(crate) fn predictions(predictor: Option<&Predictor>) -> Reply {
+    predictor.map_or(Reply::Nil, Predictor::described)
 }
 
 /// `SCID.SYNC [partition...]`: catches up, and returns the token that was reached.

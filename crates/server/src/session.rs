@@ -8,6 +8,7 @@ use siltstone::{Commit, SeqNo};
 use crate::failure::Failure;
 use crate::level::{Served, Token, Wanted, newer};
 use crate::options::Limits;
+use crate::predict::{Guess, Predictor};
 use crate::reply::Reply;
 use crate::shared::Shared;
 use crate::users::{DEFAULT, User};
@@ -60,6 +61,8 @@ pub(crate) struct Session {
     /// The newest commit that is not yet durable.
     pub(crate) pending: Option<Commit>,
     pub(crate) last: Option<Served>,
+    /// The last prediction.
+    pub(crate) guess: Option<Guess>,
     /// The commands after `MULTI`.
     pub(crate) queue: Option<Vec<Queued>>,
     /// The memory of its commands and of the watched keys.
@@ -83,6 +86,7 @@ impl Session {
             token: None,
             pending: None,
             last: None,
+            guess: None,
             queue: None,
             transaction_bytes: 0,
             is_queue_broken: false,
@@ -285,7 +289,10 @@ impl Session {
         arguments: &[Bytes],
     ) -> Result<Reply, Failure> {
         match arguments {
-            [] => Ok(Reply::text(self.given_level(shared).to_string())),
+            [] => Ok(Reply::text(match self.given_level(shared) {
+                Some(level) => level.to_string(),
+                None => of_others(shared.predictor.as_ref()).to_owned(),
+            })),
             [level] => {
                 self.level = Some(wanted(level)?);
                 Ok(Reply::OK)
@@ -294,10 +301,9 @@ impl Session {
         }
     }
 
-    /// The level of reads that name none.
-    pub(crate) fn given_level(&self, shared: &Shared) -> Wanted {
-        let of_partition = shared.options.levels.get(&*self.partition);
-        self.level.or(of_partition.copied()).unwrap_or(Wanted::Auto)
+    /// The level of the connection, or else of the partition.
+    pub(crate) fn given_level(&self, shared: &Shared) -> Option<Wanted> {
+        self.level.or_else(|| shared.options.levels.get(&*self.partition).copied())
     }
 
     /// `SCID.TOKEN [token]`: the newest commit that the connection has written or seen; or notes one of another.
@@ -316,6 +322,11 @@ impl Session {
     pub(crate) fn last(&self) -> Reply {
         self.last.map_or(Reply::Nil, |last| Reply::Map(last.pairs()))
     }
+}
+
+/// The word for the level of reads for which no one has named one.
+pub(crate) fn of_others(predictor: Option<&Predictor>) -> &'static str {
+    if predictor.is_some() { "PREDICTED" } else { "AUTO" }
 }
 
 /// Reads the name of a partition; 0 is the partition `default`.

@@ -7,6 +7,7 @@ use crate::keys::Cursors;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::options::Options;
+use crate::predict::Predictor;
 
 /// The parts of a server that all connections use.
 pub(crate) struct Shared {
@@ -14,6 +15,7 @@ pub(crate) struct Shared {
     pub(crate) node: Node,
     pub(crate) cursors: Cursors,
     pub(crate) metrics: Metrics,
+    pub(crate) predictor: Option<Predictor>,
     pub(crate) front: Arc<Front>,
     pub(crate) address: std::net::SocketAddr,
 }
@@ -22,7 +24,9 @@ impl Shared {
     pub(crate) fn new(options: Options, node: Node, address: std::net::SocketAddr) -> Shared {
         let front = Arc::new(Front::new(options.limits));
         let cursors = Cursors::default();
-        Shared { options, node, cursors, metrics: Metrics::default(), front, address }
+        let predictor = options.predict.then(Predictor::new);
+        let metrics = Metrics::default();
+        Shared { options, node, cursors, metrics, predictor, front, address }
     }
 
     /// The time by which entries of `partition` expire, if they do.

@@ -65,7 +65,8 @@ impl Client {
     pub(crate) async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
         let requests = requests.into_iter().filter(|request| !request.is_empty());
         let mut queue: VecDeque<Item> = requests.map(Item::new).collect();
-        while let Some(item) = queue.pop_front() {
+        while let Some(mut item) = queue.pop_front() {
+            self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
                 None => {
                     let reply = self.session.answer(&self.cluster, &item);
@@ -198,7 +199,8 @@ impl Client {
             let before = self.session.transaction.clone();
             self.session.sent(&item, node);
             items.push((item, before));
-            let is_next = queue.front().is_some_and(|item| {
+            let is_next = queue.front_mut().is_some_and(|item| {
+                self.session.predict(self.cluster.predictor.as_ref(), item);
                 let is_same = self.session.way(item).is_some_and(|way| ways.contains(&way));
                 // Refusals and the session are of one request at a time.
                 let is_plain = item.avoid.is_empty() && item.policy.is_none();

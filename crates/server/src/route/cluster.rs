@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::choice::{NodeRole, NodeView, Policy, primary_of};
 use super::link::Link;
 use crate::level::Token;
+use crate::predict::Predictor;
 use crate::reply::Reply;
 
 /// Time between two questions to all nodes.
@@ -45,6 +46,10 @@ pub struct ClusterOptions {
     pub nodes: Nodes,
     /// The nodes of reads that name no policy. Default: [`Policy::Cost`].
     pub policy: Policy,
+    /// Predicts the level of each `GET` and `SCID.GET` that names none, for all clients together; see
+    /// [`Options::predict`](crate::Options::predict). A node does not take the predicted level if it has one for the partition.
+    /// Default: off.
+    pub predict: bool,
     /// Name and password with which nodes are asked for their role; no rights are needed. Default: none.
     pub login: Option<(String, String)>,
     /// The longest that a request waits for a node that can serve it. Default: 5 s.
@@ -61,6 +66,7 @@ impl ClusterOptions {
         ClusterOptions {
             nodes,
             policy: Policy::default(),
+            predict: false,
             login: None,
             wait: Duration::from_secs(5),
             reply: Duration::from_secs(10),
@@ -207,6 +213,7 @@ fn read(path: &Path) -> Result<String> {
 /// The nodes that requests go to.
 pub struct Cluster {
     pub(crate) options: ClusterOptions,
+    pub(crate) predictor: Option<Predictor>,
     /// At their places, which never change: the cursors of walks have them.
     nodes: ArcSwap<Vec<Arc<Node>>>,
     /// Rounds of questions, and the turn of one.
@@ -221,6 +228,7 @@ impl Cluster {
     /// Those of the read of the file; [`ErrorKind::InvalidArgument`] if it names no node.
     pub fn new(options: ClusterOptions) -> Result<Cluster> {
         let cluster = Cluster {
+            predictor: options.predict.then(Predictor::new),
             options,
             nodes: ArcSwap::default(),
             rounds: AtomicU64::new(0),

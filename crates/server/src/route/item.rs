@@ -13,6 +13,7 @@ use super::link::{encode, text_of};
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
 use crate::failure::Failure;
 use crate::level::{Asked, Wanted};
+use crate::predict::{Guess, Place, Predictor};
 use crate::scid;
 
 /// A cursor of a walk has the place of its node in its lowest bits.
@@ -26,6 +27,8 @@ pub(crate) struct Item {
     /// The policy and the level that the request names.
     pub(crate) policy: Option<Policy>,
     pub(crate) asked: Asked,
+    /// The predictor has seen it.
+    pub(crate) is_considered: bool,
     /// The node of the cursor of a walk.
     pub(crate) walk: Option<usize>,
     /// The node to which it was sent, and which has not answered: its outcome is unknown.
@@ -45,6 +48,7 @@ impl Item {
             spec,
             policy: None,
             asked: Asked::default(),
+            is_considered: false,
             walk: None,
             lost_at: None,
             avoid: Vec::new(),
@@ -94,6 +98,35 @@ impl Item {
         self.asked = scid::asked(options).map(|(asked, _)| asked).unwrap_or_default();
     }
 
+    /// Gives it a level that was predicted. The node takes this level if it knows none: that of a partition is known to
+    /// nodes alone.
+    fn predict(&mut self, level: u8) {
+        self.request[0] = Bytes::from_static(b"SCID.GET");
+        self.request.extend([Bytes::from_static(b"PREDICTED"), level.to_string().into()]);
+        self.spec = find(&self.request[0]).map(|at| &COMMANDS[at]);
+        self.asked.predicted = Some(level);
+    }
+
+    /// Predicts the level of a read that has none, or notes that it corrects the `last` prediction of its client.
+    pub(crate) fn consider(
+        &mut self,
+        predictor: &Predictor,
+        last: &mut Option<Guess>,
+        level: Option<Wanted>,
+        partition: &str,
+    ) {
+        let is_read = matches!(self.verb(), Some(Verb::Get | Verb::ScidGet));
+        let is_whole = self.spec.is_some_and(|spec| spec.takes(self.request.len()));
+        if self.is_considered || !is_read || !is_whole || self.asked.predicted.is_some() {
+            return;
+        }
+        self.is_considered = true;
+        let place = Place::new(partition, &self.request[1]);
+        if let Some(level) = predictor.consider(last, &self.asked, level, place) {
+            self.predict(level);
+        }
+    }
+
     fn read_cursor(&mut self) {
         let cursor = self.request.get(1).and_then(|it| std::str::from_utf8(it).ok());
         let Some(cursor) = cursor.and_then(|it| it.parse::<u64>().ok()).filter(|it| *it > 0) else {
@@ -109,7 +142,7 @@ impl Item {
         level: Option<Wanted>,
         token: Option<Commit>,
     ) -> Result<Need, Failure> {
-        let (level, _) = self.asked.level(level.unwrap_or(Wanted::Auto), token)?;
+        let (level, _) = self.asked.level(level, token)?;
         Ok(match level {
             Level::Session(token) => Need::Session(token),
             Level::Prefix => Need::Prefix,
@@ -120,8 +153,7 @@ impl Item {
 
     /// Returns whether it depends on the token of the session.
     pub(crate) fn is_of_session(&self, level: Option<Wanted>) -> bool {
-        let is_third = self.asked.level.or(level) == Some(Wanted::Number(3));
-        self.is_read() && self.asked.token.is_none() && is_third
+        self.is_read() && self.asked.token.is_none() && self.asked.is_third(level)
     }
 
     /// The reply for the client: a cursor gets the place of its node.

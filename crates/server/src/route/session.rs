@@ -16,8 +16,10 @@ use crate::commands::Verb;
 use crate::execute::{echo, unknown, wrong_count};
 use crate::failure::Failure;
 use crate::level::{Token, Wanted, newer};
+use crate::predict::{Guess, Predictor};
 use crate::reply::Reply;
-use crate::session::{partition_name, wanted};
+use crate::scid;
+use crate::session::{of_others, partition_name, wanted};
 
 /// A transaction, from `WATCH` or `MULTI` on. All its requests go through one link.
 #[derive(Clone, Debug)]
@@ -59,6 +61,8 @@ pub(crate) struct Session {
     /// The node of the last read, and of the last one at level 4.
     pub(crate) last: Option<usize>,
     pub(crate) last_prefix: Option<usize>,
+    /// The last prediction.
+    pub(crate) guess: Option<Guess>,
     pub(crate) ends: bool,
 }
 
@@ -75,7 +79,15 @@ impl Session {
             transaction: None,
             last: None,
             last_prefix: None,
+            guess: None,
             ends: false,
+        }
+    }
+
+    /// Predicts the level of a request that has none. In a transaction the primary reads.
+    pub(crate) fn predict(&mut self, predictor: Option<&Predictor>, item: &mut Item) {
+        if let Some(predictor) = predictor.filter(|_| self.transaction.is_none()) {
+            item.consider(predictor, &mut self.guess, self.level, &self.partition);
         }
     }
 
@@ -278,7 +290,10 @@ impl Session {
                 Ok(Reply::OK)
             }
             Verb::ScidLevel => match arguments {
-                [] => Ok(Reply::text(self.level.unwrap_or(Wanted::Auto).to_string())),
+                [] => Ok(Reply::text(match self.level {
+                    Some(level) => level.to_string(),
+                    None => of_others(cluster.predictor.as_ref()).to_owned(),
+                })),
                 [level] => {
                     self.level = Some(wanted(level)?);
                     Ok(Reply::OK)
@@ -294,6 +309,7 @@ impl Session {
                 _ => Err(Failure::SYNTAX),
             },
             Verb::ScidLast => Ok(Reply::Nil),
+            Verb::ScidPredictions => Ok(scid::predictions(cluster.predictor.as_ref())),
             Verb::Exec => Err(Failure::fixed("ERR EXEC without MULTI")),
             Verb::Discard => Err(Failure::fixed("ERR DISCARD without MULTI")),
             Verb::Unwatch => Ok(Reply::OK),

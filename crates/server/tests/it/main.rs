@@ -11,6 +11,7 @@ mod linear;
 mod model;
 mod model_state;
 mod operations;
+mod predict;
 mod roles;
 mod route;
 mod route_linear;

@@ -1,0 +1,188 @@
+//! [`Predictor`]: a level for reads that have none, from how often their keys are read, and from what clients said.
+//!
+//! A server has one, or a router, as their options say (`reads.rs`, `route/item.rs`). Its subject is only the guess: a
+//! read at the level that was guessed is an ordinary read at that level.
+//!
+//! Invariants:
+//! 1. A guess takes the place of `AUTO` alone. The level of the client is before it, and that of the partition.
+//! 2. A guess guarantees nothing about the level that its read needs: the reply names the level, and the client corrects.
+//! 3. The memory is fixed, and no call waits.
+
+mod sketch;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use self::sketch::Sketch;
+use crate::front::count;
+use crate::level::{Asked, Wanted};
+use crate::reply::Reply;
+
+/// Levels that clients named, by the upper bits of the key's hash.
+const NAMED: usize = 1 << 16;
+/// The bits of a hash that a level takes the place of.
+const LEVEL_BITS: u64 = 7;
+
+/// A prediction of the consistency level that a read needs.
+///
+/// It has two sources. A level that a client named after a wrong prediction is remembered for its key, until another key
+/// takes its place: 65,536 are. Without one, the keys that are read most often have level 1, and those that are read least
+/// level 5: the counts of the last 65,536 reads are cut so that each level gets about a fifth of the reads.
+///
+/// It takes 1.5 MiB, and begins to predict after 1,024 reads. Threads share it without a lock.
+///
+/// # Examples
+/// ```
+/// use server::Predictor;
+///
+/// let predictor = Predictor::new();
+/// for n in 0..5000_u32 {
+///     predictor.predict("users", b"hot");
+///     predictor.predict("users", &n.to_be_bytes());
+/// }
+/// assert_eq!(predictor.predict("users", b"hot"), Some(1));
+/// assert_eq!(predictor.predict("users", b"new"), Some(3));
+///
+/// predictor.correct("users", b"new", 3, 2); // it needed level 2
+/// assert_eq!(predictor.predict("users", b"new"), Some(2));
+/// ```
+pub struct Predictor {
+    sketch: Sketch,
+    /// A hash with the level in its lowest bits, and 0 for none. Relaxed: a word is all that is shared.
+    named: Box<[AtomicU64]>,
+    /// Predictions and corrections, by the level that was predicted.
+    predictions: [AtomicU64; 5],
+    corrections: [AtomicU64; 5],
+}
+
+impl Default for Predictor {
+    fn default() -> Predictor {
+        Predictor::new()
+    }
+}
+
+impl fmt::Debug for Predictor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Predictor").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+fn values(of: &[AtomicU64; 5]) -> [u64; 5] {
+    of.each_ref().map(|it| it.load(Ordering::Relaxed))
+}
+
+/// The place of a key, in any partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    pub(crate) fn new(partition: &str, key: &[u8]) -> Place {
+        Place(xxh3_64_with_seed(key, xxh3_64(partition.as_bytes())))
+    }
+}
+
+/// The last prediction for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guess {
+    pub(crate) place: Place,
+    pub(crate) level: u8,
+}
+
+/// Predictions and corrections, by the level that was predicted: 1 to 5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) predictions: [u64; 5],
+    pub(crate) corrections: [u64; 5],
+}
+
+impl Predictor {
+    /// A predictor that has seen no read.
+    pub fn new() -> Predictor {
+        Predictor {
+            sketch: Sketch::new(),
+            named: (0..NAMED).map(|_| AtomicU64::new(0)).collect(),
+            predictions: Default::default(),
+            corrections: Default::default(),
+        }
+    }
+
+    /// Counts a read of `key`, and returns the level that it is expected to need, from 1 to 5; `None` while too little is
+    /// known.
+    ///
+    /// # Cost
+    /// Six words of memory, and no lock.
+    pub fn predict(&self, partition: &str, key: &[u8]) -> Option<u8> {
+        self.guess(Place::new(partition, key))
+    }
+
+    /// Notes that a read of `key` whose predicted level was `predicted` needed the level `needed`.
+    ///
+    /// # Panics
+    /// If a level is not from 1 to 5.
+    pub fn correct(&self, partition: &str, key: &[u8], predicted: u8, needed: u8) {
+        assert!((1..=5).contains(&predicted) && (1..=5).contains(&needed), "levels are 1 to 5");
+        self.learn(Guess { place: Place::new(partition, key), level: predicted }, needed);
+    }
+
+    fn guess(&self, place: Place) -> Option<u8> {
+        let class = self.sketch.read(place.0);
+        let named = self.named_at(place).load(Ordering::Relaxed);
+        let is_of_key = named != 0 && (named ^ place.0) <= LEVEL_BITS;
+        let level = if is_of_key { Some((named & LEVEL_BITS) as u8) } else { class };
+        let level = level?;
+        count(&self.predictions[usize::from(level) - 1]);
+        Some(level)
+    }
+
+    fn learn(&self, guess: Guess, needed: u8) {
+        let named = guess.place.0 & !LEVEL_BITS | u64::from(needed);
+        self.named_at(guess.place).store(named, Ordering::Relaxed);
+        count(&self.corrections[usize::from(guess.level) - 1]);
+    }
+
+    fn named_at(&self, place: Place) -> &AtomicU64 {
+        &self.named[(place.0 >> 48) as usize % NAMED]
+    }
+
+    /// Returns the level that is predicted for a read of a connection, if the read gets one. `asked` is what the read
+    /// names, `given` the level of the connection or of the partition. A read of the key of the `last` prediction that
+    /// names another level is its correction.
+    pub(crate) fn consider(
+        &self,
+        last: &mut Option<Guess>,
+        asked: &Asked,
+        given: Option<Wanted>,
+        place: Place,
+    ) -> Option<u8> {
+        if let Some(needed) = asked.named() {
+            if let Some(guess) = last.take_if(|it| it.place == place && it.level != needed) {
+                self.learn(guess, needed);
+            }
+            return None;
+        }
+        if given.is_some() {
+            return None;
+        }
+        let level = self.guess(place);
+        *last = level.map(|level| Guess { place, level });
+        level
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { predictions: values(&self.predictions), corrections: values(&self.corrections) }
+    }
+
+    /// `SCID.PREDICTIONS`: the predictions and the corrections of each level that was predicted.
+    pub(crate) fn described(&self) -> Reply {
+        let Counts { predictions, corrections } = self.counts();
+        let both = [("predictions", predictions), ("corrections", corrections)];
+        let pairs = both.map(|(name, levels)| {
+            (Reply::text(name), Reply::Array(levels.map(Reply::count).to_vec()))
+        });
+        Reply::Map(pairs.to_vec())
+    }
+}
