@@ -115,6 +115,7 @@ impl Client {
 
     /// The link to `node`, which connects if there is none.
     async fn link(&mut self, node: usize) -> io::Result<&mut Link> {
+        self.forget_replaced(node);
         if !self.links.contains_key(&node) {
             let known = self.cluster.node(node).ok_or(io::ErrorKind::NotFound)?;
             let link = Link::connect(&known.address, self.cluster.options.reply).await;
@@ -124,6 +125,20 @@ impl Client {
             self.links.insert(node, link?);
         }
         self.links.get_mut(&node).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Drops the link to a node whose place another one has taken.
+    fn forget_replaced(&mut self, node: usize) {
+        let known = self.cluster.node(node);
+        let is_replaced = self
+            .links
+            .get(&node)
+            .zip(known)
+            .is_some_and(|(link, known)| link.address != known.address);
+        if is_replaced {
+            self.links.remove(&node);
+            self.session.lose(node);
+        }
     }
 
     fn lose(&mut self, node: usize) {
@@ -154,6 +169,7 @@ impl Client {
             Way::Link(node) | Way::Walk(node) => node,
             Way::Login => return,
         };
+        self.forget_replaced(node);
         let has_link = self.links.contains_key(&node);
         if !has_link && matches!(way, Way::Link(_)) {
             // With the link, the node has dropped the state that the request needs.

@@ -122,6 +122,10 @@ impl Node {
         self.is_leaving.load(Ordering::Relaxed)
     }
 
+    fn is_idle(&self) -> bool {
+        self.load.load(Ordering::Relaxed) == 0
+    }
+
     /// Notes that it does not answer, or is not what it was. It gets requests again after the next question.
     pub(crate) fn doubt(&self) {
         self.known.lock().role = None;
@@ -199,6 +203,8 @@ impl Drop for Running {
     }
 }
 
+/// With so many places, new nodes take those of nodes that have left: a cursor of a walk has few bits for the place.
+const PLACES_KEPT: usize = 512;
 /// The longest list of nodes.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
@@ -214,7 +220,7 @@ fn read(path: &Path) -> Result<String> {
 pub struct Cluster {
     pub(crate) options: ClusterOptions,
     pub(crate) predictor: Option<Predictor>,
-    /// At their places, which never change: the cursors of walks have them.
+    /// At their places, which do not change while they are in the list: the cursors of walks have them.
     nodes: ArcSwap<Vec<Arc<Node>>>,
     /// Rounds of questions, and the turn of one.
     rounds: AtomicU64,
@@ -241,7 +247,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Adds the nodes that are new in the file. Those that are gone keep their places, and get no new request.
+    /// Adds the nodes that are new in the file. Those that are gone get no new request, and keep their places up to
+    /// [`PLACES_KEPT`].
     fn reload(&self) -> Result<()> {
         let addresses = match &self.options.nodes {
             Nodes::List(addresses) => addresses.clone(),
@@ -262,12 +269,20 @@ impl Cluster {
             let is_leaving = !addresses.contains(&node.address);
             node.is_leaving.store(is_leaving, Ordering::Relaxed);
         }
+        let mut has_changed = false;
         for address in addresses {
-            if nodes.iter().all(|node| node.address != address) {
-                nodes.push(Arc::new(Node::new(address)));
+            if nodes.iter().any(|node| node.address == address) {
+                continue;
+            }
+            has_changed = true;
+            let node = Arc::new(Node::new(address));
+            let free = nodes.iter().position(|it| it.is_leaving() && it.is_idle());
+            match free.filter(|_| nodes.len() >= PLACES_KEPT) {
+                Some(place) => nodes[place] = node,
+                None => nodes.push(node),
             }
         }
-        if nodes.len() > old.len() {
+        if has_changed {
             self.nodes.store(Arc::new(nodes));
         }
         Ok(())
@@ -341,5 +356,39 @@ impl Cluster {
             ])
         });
         Reply::Array(described.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn list(file: &mut tempfile::NamedTempFile, first: usize, count: usize) {
+        file.as_file().set_len(0).unwrap();
+        let mut file = file.reopen().unwrap();
+        (first..first + count).for_each(|at| writeln!(file, "10.0.0.1:{at}").unwrap());
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_take_places_of_those_that_left() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        list(&mut file, 0, 400);
+        let nodes = Nodes::File(file.path().to_owned());
+        let cluster = Cluster::new(ClusterOptions::new(nodes)).unwrap();
+        let busy = cluster.node(0).unwrap();
+        let running = busy.begin(1, Duration::ZERO);
+        for round in 1..10 {
+            list(&mut file, round * 400, 400);
+            cluster.reload().unwrap();
+            let views = cluster.nodes();
+            assert_eq!(views.iter().filter(|node| !node.is_leaving()).count(), 400);
+            assert!(views.len() <= 800 && Arc::ptr_eq(&views[0], &busy), "{round}");
+        }
+        drop(running);
+        list(&mut file, 4000, 1);
+        cluster.reload().unwrap();
+        assert_eq!(cluster.node(0).unwrap().address, "10.0.0.1:4000");
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Greeted {
 
 /// A connection to one node.
 pub(crate) struct Link {
+    /// That of its node.
+    pub(crate) address: String,
     stream: TcpStream,
     incoming: BytesMut,
     scan: Scan,
@@ -51,7 +53,9 @@ impl Link {
             level: None,
             token: None,
         };
-        Ok(Link { stream, incoming: BytesMut::new(), scan: Scan::default(), limit, greeted })
+        let address = address.to_owned();
+        let incoming = BytesMut::new();
+        Ok(Link { address, stream, incoming, scan: Scan::default(), limit, greeted })
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
