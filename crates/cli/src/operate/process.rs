@@ -276,3 +276,51 @@ fn open_to_append(
 ) -> Result<std::fs::File, Failure> {
     options.append(true).open(path).map_err(|e| Failure::io("open", path, &e))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    /// Answers one request with a page.
+    fn answering(page: &'static str) -> (Addresses, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let figures = listener.local_addr().unwrap().to_string();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1000];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            write!(stream, "HTTP/1.1 200 OK\r\n\r\n{page}").unwrap();
+        });
+        (Addresses { requests: "127.0.0.1:1".to_owned(), figures }, thread)
+    }
+
+    #[test]
+    fn only_a_process_that_names_its_number_is_taken_over() {
+        let path = std::path::Path::new("nodes.readers");
+        // This process lives, and is no reader.
+        let own = rustix::process::getpid();
+        let (addresses, thread) =
+            answering("siltstone_server_up 1\nsiltstone_server_process_id 1\n");
+        assert!(!is_reader(own, &addresses, path).unwrap());
+        thread.join().unwrap();
+        let (addresses, thread) = answering("hello");
+        let Err(Failure::Io(text)) = is_reader(own, &addresses, path) else {
+            panic!("a reader that gives no figures is lost")
+        };
+        assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn lines_of_readers_are_read_as_written() {
+        let (pid, addresses) = parse("77 127.0.0.1:1 127.0.0.1:2").unwrap();
+        assert_eq!(pid.as_raw_nonzero().get(), 77);
+        assert_eq!((&*addresses.requests, &*addresses.figures), ("127.0.0.1:1", "127.0.0.1:2"));
+        // A signal to 0 or to a negative number would reach a whole group of processes.
+        for wrong in ["", "77 a", "77 a b c", "0 a b", "-5 a b", "1 a b", "x a b"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+}
