@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: service.sh [--keep]        starts a primary, two readers and a router in a temporary folder, and ends them
+# usage: service.sh [--keep]        starts a primary, two readers and a router in a temporary folder, then an operator
+#                                   with two readers and a router of its own, and ends them all
 #        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
 #        service.sh --hop           measures redis-benchmark on the primary and through a router, in turns
 #
@@ -88,6 +89,24 @@ clients() {
     fi
 }
 
+# Readers that an operator starts and lists.
+elastic() {
+    command -v redis-cli >/dev/null || return 0
+    local log="$folder/log.operator" nodes="$folder/nodes"
+    "$siltstone" operate "$folder/db" --nodes "$nodes" --node "127.0.0.1:$primary" --operations 20000 --min 2 2>"$log" &
+    servers+=("$!")
+    for _ in $(seq 600); do
+        [[ "$(grep -c '^127' "$nodes" 2>/dev/null || true)" == 3 ]] && break
+        kill -0 "$!" || { cat "$log"; exit 1; }
+        sleep 0.1
+    done
+    start route --nodes "$nodes" --policy offloaded
+    expect OK -p "$port" set alice admin
+    expect admin -p "$port" get alice
+    expect "*reader*" -p "$port" scid.nodes
+    echo "an operator: $(sed 's/^siltstone: //' "$log" | paste -s -d ';')"
+}
+
 connections() {
     command -v python3 >/dev/null || { echo "skipped: the connections need python3"; return; }
     ulimit -n "$(ulimit -Hn)"
@@ -166,6 +185,7 @@ if [[ "$mode" == --bench ]]; then
     exit
 fi
 clients
+elastic
 connections
 if [[ "$mode" == --keep ]]; then
     echo "the servers run until Ctrl-C"

@@ -225,3 +225,18 @@ fn wrong_arguments_and_readers_that_do_not_start_are_named() {
     running.end();
     assert!(processes(at).is_empty());
 }
+
+#[test]
+fn pods_need_a_feature() {
+    let help = Command::new(COMMAND).args(["operate", "--help"]).output();
+    let help = help.expect("the command ends").stdout;
+    let help = String::from_utf8_lossy(&help);
+    if cfg!(feature = "pods") {
+        assert!(help.contains("--pods <TEMPLATE>"), "{help}");
+        return;
+    }
+    println!(
+        "skipped: the launcher of pods is tested with the feature `pods`, as scripts/kubernetes.sh does"
+    );
+    assert!(!help.contains("--pods"), "{help}");
+}

@@ -3,12 +3,14 @@
 //! ```text
 //! decide    the number of readers for a load          control   the readers, from start to end
 //! figures   the metrics of a server                   nodes     the file that routers read
-//! process   readers as processes of this machine
+//! process   readers as processes of this machine     kubernetes  readers as pods (feature `pods`)
 //! ```
 
 mod control;
 mod decide;
 mod figures;
+#[cfg(feature = "pods")]
+mod kubernetes;
 mod nodes;
 mod process;
 #[cfg(test)]
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 use siltstone::clock::{Clock, SystemClock};
 
-use self::control::{Control, Env, Times};
+use self::control::{Control, Env, Launcher, Times};
 use self::decide::{Decider, Targets};
 use self::figures::Figures;
 use self::nodes::NodesFile;
@@ -32,7 +34,17 @@ use crate::output::{Failure, note};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Folder of the database, or URL of a bucket
-    database: PathBuf,
+    #[cfg_attr(feature = "pods", arg(required_unless_present = "pods"))]
+    #[cfg_attr(not(feature = "pods"), arg(required = true))]
+    database: Option<PathBuf>,
+    /// Run the readers as pods of this `PodTemplate`, on the API server of the surrounding pod or of the kubeconfig
+    #[cfg(feature = "pods")]
+    #[arg(long, value_name = "TEMPLATE", conflicts_with_all = ["database", "host", "more"])]
+    pods: Option<String>,
+    /// Namespace of the pods; without it, that of the surrounding pod or of the kubeconfig
+    #[cfg(feature = "pods")]
+    #[arg(long, requires = "pods")]
+    namespace: Option<String>,
     /// File of the nodes, which routers read (`siltstone route --nodes FILE`)
     #[arg(long, value_name = "FILE")]
     nodes: PathBuf,
@@ -149,22 +161,35 @@ impl Env for Machine {
     }
 }
 
+/// The launcher of processes, or of pods.
+fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
+    #[cfg(feature = "pods")]
+    if let Some(template) = &args.pods {
+        let clock = std::sync::Arc::new(SystemClock::new());
+        let pods = kubernetes::Pods::new(template, args.namespace.as_deref(), clock)?;
+        return Ok(Box::new(pods));
+    }
+    let Some(database) = &args.database else {
+        return Err(Failure::Usage("a database is needed".to_owned()));
+    };
+    let program = std::env::current_exe();
+    let spec = Spec {
+        program: program.map_err(|e| Failure::io("find", "siltstone".as_ref(), &e))?,
+        database: database.clone(),
+        is_folder: url_of(database).is_none(),
+        host: args.host.clone(),
+        more: args.more.clone(),
+    };
+    Ok(Box::new(Processes::new(spec, args.nodes.clone())?))
+}
+
 /// Operates until a signal.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let targets = args.load.targets()?;
     let env = Machine(NodesFile::lock(&args.nodes, args.node.clone())?);
-    let program =
-        std::env::current_exe().map_err(|e| Failure::io("find", "siltstone".as_ref(), &e))?;
-    let spec = Spec {
-        program,
-        database: args.database.clone(),
-        is_folder: url_of(&args.database).is_none(),
-        host: args.host.clone(),
-        more: args.more.clone(),
-    };
-    let launcher = Processes::new(spec, args.nodes.clone())?;
+    let launcher = launcher(args)?;
     let mut control =
-        Control::new(Box::new(launcher), Box::new(env), Decider::new(targets), args.load.times());
+        Control::new(launcher, Box::new(env), Decider::new(targets), args.load.times());
     let mut signals = server::Signals::new()?;
     let (sender, received) = channel();
     // It ends with the process.
