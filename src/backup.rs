@@ -64,6 +64,12 @@ impl BackupEngine {
         BackupEngine(self.0.fs(fs))
     }
 
+    /// Uses this file system for restored databases alone.
+    #[must_use]
+    pub fn database_fs(self, fs: Arc<dyn Fs>) -> BackupEngine {
+        BackupEngine(self.0.database_fs(fs))
+    }
+
     /// Uses this clock. Default: the machine's.
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> BackupEngine {
@@ -112,8 +118,9 @@ impl BackupEngine {
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process changes the folder of backups;
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if that has backups of another database, or if
     /// there is no database; corruption of the manifest and the log; those of the files, such as
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace). No backup is added then, and the others are as before. What
-    /// was copied stays, and the next backup need not copy it again.
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace); [`ErrorKind::FileGone`](crate::ErrorKind::FileGone) if purges
+    /// have deleted again and again what was copied. No backup is added then, and the others are as before. What
+    /// was copied stays until a purge, and the next backup need not copy it again.
     ///
     /// # Durability
     /// The backup is durable once this returns.

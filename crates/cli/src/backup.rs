@@ -1,4 +1,4 @@
-//! `backup`: backups of a database in one folder, which share what is the same.
+//! `backup`: backups of a database in one folder or bucket, which share what is the same.
 //!
 //! Invariant: the exit code of `backup verify` is 0 only if nothing that was read is damaged.
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use siltstone::ErrorKind;
 use siltstone::backup::{BackupEngine, BackupInfo, PurgeSummary};
 
-use crate::bucket::needs_folder;
+use crate::bucket::{BucketPlace, needs_folder, url_of};
 use crate::engine::Existing;
 use crate::files::{builder, files};
 use crate::output::{Failure, Output};
@@ -36,7 +36,7 @@ pub(crate) enum BackupCommand {
 pub(crate) struct CreateArgs {
     /// Folder of the database
     database: PathBuf,
-    /// Folder of the backups; it is created if it does not exist
+    /// Folder of the backups, which is created if it does not exist, or URL of a bucket
     folder: PathBuf,
     /// Read at most so many bytes a second; 0 is no limit
     #[arg(long, default_value_t = 0)]
@@ -49,7 +49,7 @@ pub(crate) struct CreateArgs {
 /// Arguments of `backup list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Folder of the backups
+    /// Folder of the backups, or URL of their bucket
     folder: PathBuf,
     /// Print JSON, one object a line
     #[arg(long)]
@@ -59,7 +59,7 @@ pub(crate) struct ListArgs {
 /// Arguments of `backup verify`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// Folder of the backups
+    /// Folder of the backups, or URL of their bucket
     folder: PathBuf,
     /// Only this backup
     #[arg(long)]
@@ -75,7 +75,7 @@ pub(crate) struct VerifyArgs {
 /// Arguments of `backup restore`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// Folder of the backups
+    /// Folder of the backups, or URL of their bucket
     folder: PathBuf,
     /// Folder of the database; it must be empty or not exist
     database: PathBuf,
@@ -90,7 +90,7 @@ pub(crate) struct RestoreArgs {
 /// Arguments of `backup purge`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PurgeArgs {
-    /// Folder of the backups
+    /// Folder of the backups, or URL of their bucket
     folder: PathBuf,
     /// Delete all but so many of the newest
     #[arg(long, required_unless_present = "id", conflicts_with = "id")]
@@ -114,16 +114,18 @@ pub(crate) fn run(command: &BackupCommand) -> Result<(), Failure> {
     }
 }
 
-/// The backups in a folder.
-fn engine_in(folder: &Path) -> BackupEngine {
-    BackupEngine::open(folder).fs(files())
+/// The backups in a folder or bucket.
+fn engine_in(folder: &Path) -> Result<BackupEngine, Failure> {
+    Ok(match url_of(folder) {
+        Some(url) => BucketPlace::new(url)?.remote.backups(),
+        None => BackupEngine::open(folder).fs(files()),
+    })
 }
 
 fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let other = "a bucket has the history of a database: remote restore";
+    let other = "a bucket has the history of its database: remote restore";
     needs_folder(&args.database, "backup create", other)?;
-    needs_folder(&args.folder, "backup create", other)?;
-    let engine = engine_in(&args.folder).rate_limit(args.rate);
+    let engine = engine_in(&args.folder)?.rate_limit(args.rate);
     // An open recovers what a dead writer has left. Next to a live one the files are read.
     let made = match Existing::open_alone_to_read(&args.database) {
         Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
@@ -157,7 +159,7 @@ fn json_of(info: &BackupInfo) -> Value {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let engine = engine_in(&args.folder);
+    let engine = engine_in(&args.folder)?;
     let mut out = Output::new(args.json);
     for info in engine.info()? {
         out.line(text_of(&info), &json_of(&info))?;
@@ -173,7 +175,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
-    let engine = engine_in(&args.folder).rate_limit(args.rate);
+    let engine = engine_in(&args.folder)?.rate_limit(args.rate);
     let report = engine.verify(args.id)?;
     let mut out = Output::new(args.json);
     for damaged in &report.damaged {
@@ -201,7 +203,7 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     needs_folder(&args.database, "backup restore", "remote copies a database into a bucket")?;
-    let engine = engine_in(&args.folder);
+    let engine = engine_in(&args.folder)?;
     let info = match args.id {
         Some(id) => engine.restore(id, &args.database)?,
         None => engine.restore_latest(&args.database)?,
@@ -212,7 +214,7 @@ fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 }
 
 fn purge(args: &PurgeArgs) -> Result<(), Failure> {
-    let engine = engine_in(&args.folder);
+    let engine = engine_in(&args.folder)?;
     let PurgeSummary { backups, files, bytes, .. } = match (args.id, args.keep) {
         (Some(id), _) => engine.delete(id)?,
         (None, keep) => engine.purge_old(keep.unwrap_or(usize::MAX))?,

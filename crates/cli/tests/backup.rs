@@ -57,3 +57,26 @@ fn backups_are_made_next_to_a_writer_listed_verified_restored_and_purged() {
     printed(at, &["backup", "purge", "backups", "--id", "2"], 0);
     assert_eq!(printed(at, &["backup", "list", "backups"], 0).lines().count(), 1);
 }
+
+#[test]
+fn backups_are_kept_in_a_bucket_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let db = Db::open(at.join("db")).unwrap();
+    db.partition("users").unwrap().put("alice", "admin").unwrap();
+    db.close().unwrap();
+    std::fs::create_dir(at.join("bucket")).unwrap();
+    let url = format!("file://{}/users", at.join("bucket").display());
+    for number in 1..=2 {
+        let made = printed(at, &["backup", "create", "db", &url], 0);
+        assert!(made.starts_with(&format!("backup {number}: sequence 1, ")), "{made}");
+    }
+    assert!(printed(at, &["backup", "verify", &url], 0).starts_with("2 backups, "));
+    printed(at, &["backup", "restore", &url, "one"], 0);
+    assert_eq!(printed(at, &["scan", "one", "--partition", "users"], 0), "alice\tadmin\n");
+    assert!(printed(at, &["backup", "purge", &url, "--keep", "1"], 0).starts_with("1 backups "));
+    assert_eq!(printed(at, &["backup", "list", &url], 0).lines().count(), 1);
+    // A database in a bucket has its history there.
+    let refused = ended(at, &["backup", "create", &url, "backups"], 2).stderr;
+    assert!(String::from_utf8_lossy(&refused).contains("remote restore"));
+}

@@ -17,6 +17,7 @@
 //! url       the stores that URLs name    noted_url     the URL in the folder of a primary
 //! restorer  files of a takeover come to the local disk
 //! remote    the calls that open, with their settings    primary    the right of a writer
+//! backup_fs    a folder of backups in a bucket
 //! ```
 //!
 //! # Examples
@@ -41,6 +42,7 @@
 //! ```
 
 mod background;
+mod backup_fs;
 mod bucket;
 mod cache;
 mod collect;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use lsm_core::fs::{Fs, OsFs, is_shipped_mark};
 use object_store::ObjectStore;
 use siltstone::Result;
+use siltstone::backup::BackupEngine;
 
+use crate::backup_fs::{BACKUPS, BackupFs};
 use crate::disk_cache::CacheFolder;
 use crate::inventory::{Amount, BucketReport, BucketStatus, copy, status, verify};
 use crate::noted_url::noted_url;
@@ -306,6 +308,40 @@ impl Remote {
     /// Reads the journal, the bases and the newest state, and lists the tables and parts.
     pub fn verify(&self) -> Result<BucketReport> {
         verify(&self.0)
+    }
+
+    /// Returns the backups in the bucket, of a database that is not shipped to it: they are objects below `backups/`.
+    /// Nothing is connected to before the first call. Restored databases are on the file system of [`Remote::fs`].
+    ///
+    /// The calls are those of a folder of backups, and so are the guarantees. There are no locks: no call returns
+    /// `Locked`. A backup during which a purge deletes what it shares copies that again.
+    ///
+    /// # Errors
+    /// Its calls return those of the store, too. [`ErrorKind::Unsupported`](siltstone::ErrorKind::Unsupported) for the first backup or
+    /// purge if the store does not enforce put-if-absent. If a put of a record fails, it is unknown whether the backup was added.
+    ///
+    /// # Cost
+    /// A backup: a GET for each record, two lists, and a PUT for each 8 MiB that the bucket does not have. A restore: a GET for each
+    /// shared file. One call at a time.
+    ///
+    /// # Examples
+    /// ```
+    /// use remote::Remote;
+    /// use siltstone::Db;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let db = Db::open(path.join("data"))?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// let backups = Remote::memory()?.backups(); // or Remote::url("s3://bucket/backups-of-users")?
+    /// let backup = backups.create_backup(&db)?;
+    /// backups.restore(backup.backup_id, path.join("restored"))?;
+    /// backups.purge_old(7)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn backups(&self) -> BackupEngine {
+        let fs = BackupFs::new(self.0.bucket(), self.0.is_stepped);
+        BackupEngine::open(BACKUPS).fs(Arc::new(fs)).database_fs(self.0.fs.clone())
     }
 
     /// Copies the newest state into the bucket of `other`, which is empty. Readers open it there, and a folder by

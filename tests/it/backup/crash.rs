@@ -196,7 +196,7 @@ fn an_interrupted_backup_is_not_copied_again() {
     assert_eq!(before, 0);
     // Fails at the record.
     fault.add_rule(FaultRule::once(
-        FaultAt::Nth { kind: OpKind::PutIfAbsent, suffix: "backup-0000000001".to_owned(), nth: 0 },
+        FaultAt::Nth { kind: OpKind::PutIfAbsent, suffix: "backup-0000000004".to_owned(), nth: 0 },
         FaultAction::Eio,
     ));
     engine(&fs).create_backup(&db).unwrap_err();

@@ -72,22 +72,25 @@ fn a_number_that_another_process_takes_is_left_to_it() {
     let fs: Arc<dyn Fs> = Arc::new(fault.clone());
     let db = create(&fs, DIR, 1);
     write(&db, &mut Rng::new(1));
-    let first = engine(&fs).create_backup(&db).unwrap();
-    let record = mem.read_raw(Path::new("/backups/backup-0000000001")).unwrap();
-    engine(&fs).delete(1).unwrap();
+    engine(&fs).create_backup(&db).unwrap();
+    engine(&fs).create_backup(&db).unwrap();
+    // Another process publishes this record just before this one does.
+    let path = Path::new("/backups/backup-0000000002");
+    let taken = mem.read_raw(path).unwrap();
+    mem.remove_raw(path).unwrap();
     let below = mem.clone();
-    let taken = record.clone();
+    let record = taken.clone();
     fault.set_observer(Arc::new(move |op| {
-        if op.kind == OpKind::PutIfAbsent && op.path.ends_with("backup-0000000001") {
-            below.write_raw(&op.path, &taken).unwrap();
+        if op.kind == OpKind::PutIfAbsent && op.path.ends_with("backup-0000000002") {
+            below.write_raw(&op.path, &record).unwrap();
         }
     }));
-    let second = engine(&fs).create_backup(&db).unwrap();
+    let made = engine(&fs).create_backup(&db).unwrap();
     fault.clear_observer();
-    assert_eq!((first.backup_id, second.backup_id), (1, 2));
-    assert!(mem.read_raw(Path::new("/backups/backup-0000000001")).unwrap() == record);
-    assert_eq!(engine(&fs).info().unwrap().len(), 2);
-    assert!(restored(&fs, &mem, 2).unwrap() == state(&db));
+    assert_eq!(made.backup_id, 3);
+    assert!(mem.read_raw(path).unwrap() == taken);
+    assert_eq!(engine(&fs).info().unwrap().len(), 3);
+    assert!(restored(&fs, &mem, 3).unwrap() == state(&db));
 }
 
 /// A restored database was closed at the commit of its backup, so its log may not end earlier.

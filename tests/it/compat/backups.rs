@@ -1,7 +1,8 @@
-//! A folder of backups: `tests/fixtures/backups/`, of the first version that makes them.
+//! Folders of backups: `tests/fixtures/backups/`, of the first version that makes them, and `tests/fixtures/purges/`, of
+//! the first one with purge records.
 //!
-//! `BLESS_FIXTURE=backups cargo test fixture_of_backups` writes it again. Do this only before its format
-//! is released.
+//! `BLESS_FIXTURE=purges cargo test fixture_of_a_purge` writes the latter again, and so on. Do this only before its
+//! format is released.
 
 use siltstone::LargeValueOptions;
 use siltstone::backup::BackupEngine;
@@ -10,6 +11,11 @@ use super::*;
 
 /// Two backups: of a table, a large value and the log, and then of another table.
 fn write_backups() -> MemFs {
+    write_backups_and(|_| {})
+}
+
+/// The same, and `then` after each of them.
+fn write_backups_and(then: impl Fn(&BackupEngine)) -> MemFs {
     let fs = MemFs::new();
     let db = builder(&MemFs::new()).open().unwrap();
     let options = PartitionOptions::new().compression(Compression::None);
@@ -21,8 +27,28 @@ fn write_backups() -> MemFs {
         db.flush().unwrap();
         p.put(logged, "small").unwrap();
         backups.create_backup(&db).unwrap();
+        then(&backups);
     }
     fs
+}
+
+#[test]
+fn a_fixture_of_a_purge_is_read_and_continued() {
+    // The first backup keeps its number, the second one has files that are made after a purge; 2 and 4 are purges.
+    fixtures::bless("purges", || write_backups_and(|backups| drop(backups.purge_old(1).unwrap())));
+    let dir = fixtures::on_disk("purges");
+    let backups = BackupEngine::open(dir.path());
+    assert!(backups.verify(None).unwrap().is_sound());
+    let ids: Vec<u32> = backups.info().unwrap().iter().map(|it| it.backup_id).collect();
+    assert_eq!(ids, [2]);
+    let into = tempfile::tempdir().unwrap();
+    backups.restore(2, into.path().join("restored")).unwrap();
+    let db = stepped(Arc::new(OsFs), into.path().join("restored"), 1).open().unwrap();
+    let found: Vec<_> = db.open_partition("p").unwrap().keys().map(Result::unwrap).collect();
+    assert_eq!(found, ["a", "b", "c", "d"]);
+    assert_eq!(backups.create_backup(&db).unwrap().backup_id, 4);
+    assert_eq!(backups.purge_old(1).unwrap().backups, [2]);
+    assert!(backups.verify(None).unwrap().is_sound());
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! A new backup: the pieces that are missing, then the record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use super::format::{
     BackupRecord, PIECE_HEADER_BYTES, SharedPiece, StoredFile, begin_piece, database_mark,
     part_name, record_name, seal_piece,
 };
+use super::purge_record::{name_since, split_name};
 use super::source::{SourceFile, SourcePiece, SourceState};
-use super::{BackupFolder, BackupInfo, BackupSource, READING, file_bytes};
+use super::{BackupFolder, BackupInfo, BackupSource, READING, Records, file_bytes};
 use crate::clock::Pace;
 use crate::db::Db;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,8 +39,9 @@ impl BackupFolder {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process changes the folder of backups; [`ErrorKind::InvalidArgument`] if that
-    /// has backups of another database; corruption of the manifest and the log; those of the files. No backup is added
-    /// then, and the others stay as they are. What was copied stays, and the next backup need not copy it again.
+    /// has backups of another database; [`ErrorKind::FileGone`] if purges have deleted again and again what was copied;
+    /// corruption of the manifest and the log; those of the files. No backup is added then, and the others stay as they
+    /// are. What was copied stays until a purge, and the next backup need not copy it again.
     ///
     /// # Durability
     /// The backup is durable once this returns.
@@ -77,7 +79,8 @@ impl BackupFolder {
         };
         let follower = options.open()?;
         let pinned = follower.pin_files()?;
-        self.check_database(pinned.version.db_id)?;
+        let records = self.records()?;
+        self.check_database(&records, pinned.version.db_id)?;
         let source = SourceState::find(&*fs, &dir, &follower, &pinned)?;
         let mut copy = Copy {
             engine: self,
@@ -85,7 +88,7 @@ impl BackupFolder {
             source: &source,
             fs: &*fs,
             from: &dir,
-            present: self.shared()?,
+            shared: SharedFiles::of(&records, self.shared()?),
             pace: Pace::new(self.bytes_per_second),
             new_bytes: 0,
         };
@@ -94,12 +97,11 @@ impl BackupFolder {
         let new_bytes = copy.new_bytes;
         // Last: everything was read from files that the lease held.
         follower.keep_lease()?;
-        self.publish(source, files, new_bytes)
+        self.publish(source, files, new_bytes, &records)
     }
 
     /// Returns an error if the folder has backups of another database than `db`.
-    fn check_database(&self, db: DbId) -> Result<()> {
-        let records = self.records()?;
+    fn check_database(&self, records: &Records, db: DbId) -> Result<()> {
         if records.sound.values().all(|record| record.version.db_id == db) {
             return Ok(());
         }
@@ -107,27 +109,88 @@ impl BackupFolder {
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
-    /// Publishes the record of a backup whose pieces are durable, under the next free number.
+    /// Publishes the record of a backup whose pieces are durable, under the next free number. `begun` are the records
+    /// at its begin.
     fn publish(
         &self,
         source: SourceState,
         files: Vec<StoredFile>,
         new_bytes: u64,
+        begun: &Records,
     ) -> Result<BackupInfo> {
         let time = self.clock.unix_time().as_secs();
         let SourceState { version, seq, .. } = source;
-        let mut record = BackupRecord { id: 0, time, seq, new_bytes, version, files };
-        loop {
-            let last = self.ids()?.last().copied().unwrap_or(0).max(record.id);
-            record.id = last.checked_add(1).ok_or_else(|| {
-                Error::limit("the number of a backup", last.into(), u32::MAX.into())
-            })?;
-            let path = self.dir.join(record_name(record.id));
-            // Another process may take the number, on a medium without locks.
-            if self.fs.put_if_absent(&path, &record.encode())? {
-                return Ok(BackupInfo::of(&record));
-            }
+        let id = number_after(begun.last)?;
+        let mut record = BackupRecord { id, time, seq, new_bytes, version, files };
+        while !self.fs.put_if_absent(&self.dir.join(record_name(record.id)), &record.encode())? {
+            let records = self.records()?;
+            check_purges(begun, &records, &record)?;
+            record.id = number_after(records.last)?;
         }
+        // The number was free, perhaps because a purge has deleted its record: then that purge has not kept this one.
+        if self.numbers()?.last() != Some(&record.id) && !self.records()?.counts(record.id) {
+            return Err(overtaken());
+        }
+        Ok(BackupInfo::of(&record))
+    }
+}
+
+/// The number of a record that follows the record `last`.
+pub(super) fn number_after(last: u32) -> Result<u32> {
+    let number = last.checked_add(1);
+    number.ok_or_else(|| Error::limit("the number of a backup", last.into(), u32::MAX.into()))
+}
+
+/// Returns an error if a purge after the begin of the backup `record` has deleted a shared file that it needs.
+fn check_purges(begun: &Records, now: &Records, record: &BackupRecord) -> Result<()> {
+    let Some(purge) = now.purge.as_ref().filter(|it| it.number != begun.purge_number()) else {
+        return Ok(());
+    };
+    let deleted: HashSet<&str> = purge.deleted.iter().map(|name| &**name).collect();
+    // Of more than one purge, the records of the first ones are gone.
+    if purge.previous != begun.purge_number()
+        || record.pieces().any(|piece| deleted.contains(&*piece.name))
+    {
+        return Err(overtaken());
+    }
+    Ok(())
+}
+
+fn overtaken() -> Error {
+    let message = "a purge has deleted files of the backup while it was made";
+    Error::new(ErrorKind::FileGone, message)
+}
+
+/// The shared files that a backup may use.
+struct SharedFiles {
+    /// All of them, with their lengths.
+    present: BTreeMap<String, u64>,
+    /// By their own names, the ones that backups need, or that are made since the last purge. Any other one may be
+    /// deleted at any time.
+    usable: HashMap<String, String>,
+    /// The number of the last purge, or 0.
+    purge: u32,
+}
+
+impl SharedFiles {
+    fn of(records: &Records, present: BTreeMap<String, u64>) -> SharedFiles {
+        let purge = records.purge_number();
+        let recent = present.keys().map(|name| (&**name, split_name(name)));
+        let recent = recent.filter(|(_, (made, _))| *made == purge);
+        let needed = records.sound.values().flat_map(BackupRecord::pieces);
+        let needed = needed.map(|piece| (&*piece.name, split_name(&piece.name)));
+        // Those that backups need are last, so they win: if one is lost, it is made again for these backups, too.
+        let usable = recent.chain(needed).map(|(name, (_, own))| (own.to_owned(), name.to_owned()));
+        SharedFiles { usable: usable.collect(), purge, present }
+    }
+
+    /// The name of the file with the own name `own`.
+    fn name(&self, own: &str) -> String {
+        self.usable.get(own).cloned().unwrap_or_else(|| name_since(self.purge, own))
+    }
+
+    fn has(&self, name: &str, len: u64) -> bool {
+        self.present.get(name) == Some(&file_bytes(len))
     }
 }
 
@@ -138,8 +201,7 @@ struct Copy<'a> {
     source: &'a SourceState,
     fs: &'a dyn Fs,
     from: &'a Path,
-    /// The shared files, with their lengths.
-    present: BTreeMap<String, u64>,
+    shared: SharedFiles,
     pace: Pace,
     new_bytes: u64,
 }
@@ -167,10 +229,9 @@ impl Copy<'_> {
 
     fn piece(&mut self, source: &dyn File, path: &Path, piece: SourcePiece) -> Result<SharedPiece> {
         let SourcePiece { name, offset, len } = piece;
-        if let Some(name) = &name
-            && self.has(name, len)
-        {
-            return Ok(SharedPiece { name: name.clone(), len });
+        let name = name.map(|own| self.shared.name(&own));
+        if let Some(name) = name.clone().filter(|name| self.shared.has(name, len)) {
+            return Ok(SharedPiece { name, len });
         }
         self.follower.keep_lease()?;
         self.pace.take(len, self.engine.clock.now());
@@ -183,8 +244,8 @@ impl Copy<'_> {
             return Err(Error::corruption(path, offset + got as u64, "a file ends too early"));
         }
         let db = database_mark(self.source.version.db_id);
-        let name = name.unwrap_or_else(|| part_name(db, content));
-        if !self.has(&name, len) {
+        let name = name.unwrap_or_else(|| self.shared.name(&part_name(db, content)));
+        if !self.shared.has(&name, len) {
             seal_piece(&name, &mut bytes);
             self.put(&name, &bytes)?;
             self.new_bytes += len;
@@ -192,23 +253,19 @@ impl Copy<'_> {
         Ok(SharedPiece { name, len })
     }
 
-    fn has(&self, name: &str, len: u64) -> bool {
-        self.present.get(name) == Some(&file_bytes(len))
-    }
-
     /// Publishes a shared file.
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let fs = &*self.engine.fs;
         let dir = self.engine.shared_dir();
         let path = dir.join(name);
-        if self.present.contains_key(name) {
+        if self.shared.present.contains_key(name) {
             // Of another length: it is damaged, and of no use to any backup.
             fs.delete(&path)?;
             fs.sync_dir(&dir)?;
         }
         // If another process was faster, it has put the same bytes.
         fs.put_if_absent(&path, bytes)?;
-        self.present.insert(name.to_owned(), bytes.len() as u64);
+        self.shared.present.insert(name.to_owned(), bytes.len() as u64);
         Ok(())
     }
 }

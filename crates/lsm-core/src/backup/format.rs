@@ -1,8 +1,9 @@
 //! The bytes of a backup folder: a *record* for each backup, and the shared files that records name.
 //!
 //! ```text
-//! backup-0000000007                record of the backup 7, published last
-//! shared/                          pieces of the files of the database, of at most 8 MiB, each made once:
+//! backup-0000000007                record of the backup 7, published last; or of a purge, see `purge_record.rs`
+//! shared/                          pieces of the files of the database, of at most 8 MiB, each made once. The names of
+//!                                  those that were made after a purge begin with its number, 8 digits, and `-`
 //!   DDDDDDDDDDDDDDDD-NNNNNNNNNNNNNNNN-EEEEEEEE-M-II-LL.sst|wal|chunk
 //!                                  hash of the database's id, number and epoch of the file, mark of its content,
 //!                                  index and length of the piece
@@ -130,20 +131,7 @@ impl BackupRecord {
     /// # Errors
     /// `Corruption`; `Unsupported` if newer code made it.
     pub fn decode(bytes: &[u8], id: u32, path: &Path) -> Result<BackupRecord> {
-        let whole = bytes.len().checked_sub(8).map(|end| bytes.split_at(end));
-        let Some((covered, _)) = whole
-            .filter(|(covered, sum)| checksum64(covered).to_le_bytes() == **sum)
-            .filter(|(covered, _)| covered.starts_with(&RECORD_MAGIC))
-        else {
-            let what = "the record of a backup does not match its checksum";
-            return Err(Error::corruption(path, 0, what));
-        };
-        let mut r = Reader::new(&covered[RECORD_MAGIC.len()..]);
-        let version = r.u32().map_err(|fault| malformed(path, fault))?;
-        if version != FORMAT_VERSION {
-            let message = format!("{} needs newer code: format version {version}", path.display());
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let mut r = unseal(bytes, RECORD_MAGIC, FORMAT_VERSION, path)?;
         let fields = RecordFields::read(&mut r).map_err(|fault| malformed(path, fault))?;
         if fields.id != id {
             return Err(Error::corruption(path, 12, "the record is of another backup"));
@@ -166,8 +154,35 @@ impl BackupRecord {
     }
 }
 
+/// The fields of a record after its format version: checksum, magic and version are right.
+///
+/// # Errors
+/// `Corruption`; `Unsupported` if newer code made it.
+pub fn unseal<'a>(
+    bytes: &'a [u8],
+    magic: [u8; 8],
+    supported: u32,
+    path: &Path,
+) -> Result<Reader<'a>> {
+    let whole = bytes.len().checked_sub(8).map(|end| bytes.split_at(end));
+    let Some((covered, _)) = whole
+        .filter(|(covered, sum)| checksum64(covered).to_le_bytes() == **sum)
+        .filter(|(covered, _)| covered.starts_with(&magic))
+    else {
+        let what = "the record of a backup does not match its checksum";
+        return Err(Error::corruption(path, 0, what));
+    };
+    let mut r = Reader::new(&covered[magic.len()..]);
+    let version = r.u32().map_err(|fault| malformed(path, fault))?;
+    if version != supported {
+        let message = format!("{} needs newer code: format version {version}", path.display());
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    Ok(r)
+}
+
 /// The error of bytes after the magic of a record.
-fn malformed(path: &Path, fault: Malformed) -> Error {
+pub fn malformed(path: &Path, fault: Malformed) -> Error {
     Error::corruption(path, (RECORD_MAGIC.len() + fault.at) as u64, fault.what)
 }
 

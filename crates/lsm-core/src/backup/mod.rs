@@ -11,16 +11,22 @@
 //! restore.rs   a database from a backup
 //! verify.rs    damage, with the backups that need the damaged file
 //! purge.rs     what is deleted
+//! purge_record.rs    the bytes of its record
 //! ```
 //!
 //! Invariants:
-//! 1. A record is published after all its pieces are durable, and deleted before any of them.
-//! 2. A shared file is published whole under a name that its content decides, and is deleted only while no record
-//!    names it and no other process works in the folder.
+//! 1. A record is published after all its pieces are durable.
+//! 2. A backup counts if the newest purge is older than it, or has kept it.
+//! 3. A shared file is published whole, and is deleted only after a purge record names it. No backup that counts names
+//!    it then: one that was made before the purge is not kept, and one that is published after the purge looks at its
+//!    record.
+//!
+//! So the folder is safe without locks, which a bucket does not have. Those of a file system make others fail early.
 
 mod create;
 mod format;
 mod purge;
+mod purge_record;
 mod restore;
 mod source;
 #[cfg(test)]
@@ -37,6 +43,7 @@ use crate::fs::{Fs, LockGuard, OsFs};
 use crate::types::SeqNo;
 
 use format::{BackupRecord, PIECE_HEADER_BYTES, id_of_record, record_name};
+use purge_record::{PURGE_MAGIC, PurgeRecord};
 
 pub use crate::db::BackupSource;
 pub use format::{PIECE_BYTES_MAX, PIECE_MAGIC, RECORD_MAGIC};
@@ -89,6 +96,8 @@ impl BackupInfo {
 /// Backups of one database in a folder.
 pub struct BackupFolder {
     fs: Arc<dyn Fs>,
+    /// Of restored databases.
+    database_fs: Arc<dyn Fs>,
     dir: PathBuf,
     clock: Arc<dyn Clock>,
     bytes_per_second: u64,
@@ -99,6 +108,7 @@ impl BackupFolder {
     pub fn open(dir: impl AsRef<Path>) -> BackupFolder {
         BackupFolder {
             fs: Arc::new(OsFs),
+            database_fs: Arc::new(OsFs),
             dir: dir.as_ref().to_owned(),
             clock: Arc::new(SystemClock::new()),
             bytes_per_second: 0,
@@ -108,7 +118,15 @@ impl BackupFolder {
     /// Uses this file system for the backups, and for restored databases.
     #[must_use]
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> BackupFolder {
+        self.database_fs = fs.clone();
         self.fs = fs;
+        self
+    }
+
+    /// Uses this file system for restored databases alone.
+    #[must_use]
+    pub fn database_fs(mut self, fs: Arc<dyn Fs>) -> BackupFolder {
+        self.database_fs = fs;
         self
     }
 
@@ -146,11 +164,20 @@ impl BackupFolder {
     /// All records of the folder.
     fn records(&self) -> Result<Records> {
         let mut records = Records::default();
-        for id in self.ids()? {
-            match self.record(id) {
-                Ok(record) => drop(records.sound.insert(id, record)),
+        for number in self.numbers()?.into_iter().rev() {
+            records.last = records.last.max(number);
+            if !records.counts(number) {
+                records.left.push(number);
+                continue;
+            }
+            match self.record(number) {
+                Ok(NumberedRecord::Backup(record)) => drop(records.sound.insert(number, *record)),
+                Ok(NumberedRecord::Purge(record)) if records.purge.is_none() => {
+                    records.purge = Some(record);
+                }
+                Ok(NumberedRecord::Purge(_)) => records.left.push(number),
                 Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => {
-                    records.damaged.insert(id, error);
+                    records.damaged.insert(number, error);
                 }
                 // Deleted since.
                 Err(error) if error.is_missing() => {}
@@ -160,33 +187,30 @@ impl BackupFolder {
         Ok(records)
     }
 
-    /// The numbers of all backups, ascending.
-    fn ids(&self) -> Result<Vec<u32>> {
+    /// The numbers of all records, ascending.
+    fn numbers(&self) -> Result<Vec<u32>> {
         let listed = match self.fs.list(&self.dir, "") {
             Err(error) if error.is_missing() => Vec::new(),
             listed => listed?,
         };
-        let mut ids: Vec<u32> = listed.iter().filter_map(|it| id_of_record(&it.name)).collect();
-        ids.sort_unstable();
-        Ok(ids)
+        let mut numbers: Vec<u32> = listed.iter().filter_map(|it| id_of_record(&it.name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 
-    /// The record of a backup.
-    fn record(&self, id: u32) -> Result<BackupRecord> {
-        let path = self.dir.join(record_name(id));
+    fn record(&self, number: u32) -> Result<NumberedRecord> {
+        let path = self.dir.join(record_name(number));
         let bytes = crate::version::read_all(&*self.fs.open_read(&path)?)?;
-        BackupRecord::decode(&bytes, id, &path)
+        if bytes.starts_with(&PURGE_MAGIC) {
+            return PurgeRecord::decode(&bytes, number, &path).map(NumberedRecord::Purge);
+        }
+        BackupRecord::decode(&bytes, number, &path).map(|it| NumberedRecord::Backup(Box::new(it)))
     }
 
-    /// As [`BackupFolder::record`]; a backup that is not there is an error that names it.
-    fn existing(&self, id: u32) -> Result<BackupRecord> {
-        self.record(id).map_err(|error| {
-            if !error.is_missing() {
-                return error;
-            }
-            let message = format!("there is no backup {id} in {}", self.dir.display());
-            Error::because(ErrorKind::InvalidArgument, message, error)
-        })
+    /// The error about a backup that does not count.
+    fn no_backup(&self, id: u32) -> Error {
+        let message = format!("there is no backup {id} in {}", self.dir.display());
+        Error::new(ErrorKind::InvalidArgument, message)
     }
 
     /// The shared files, with their lengths.
@@ -223,11 +247,43 @@ impl BackupFolder {
     }
 }
 
+/// The record with a number.
+enum NumberedRecord {
+    Backup(Box<BackupRecord>),
+    Purge(PurgeRecord),
+}
+
 /// The records of a folder.
 #[derive(Default)]
 struct Records {
+    /// Backups that count.
     sound: BTreeMap<u32, BackupRecord>,
     damaged: BTreeMap<u32, Error>,
+    /// The newest purge.
+    purge: Option<PurgeRecord>,
+    /// Records that do not count: of older purges, and of backups that the newest purge has not kept.
+    left: Vec<u32>,
+    /// The greatest number, or 0.
+    last: u32,
+}
+
+impl Records {
+    fn counts(&self, number: u32) -> bool {
+        let purge = self.purge.as_ref().filter(|purge| purge.number > number);
+        purge.is_none_or(|purge| purge.kept.contains(&number))
+    }
+
+    /// The numbers of all backups, ascending.
+    fn ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.sound.keys().chain(self.damaged.keys()).copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The number of the newest purge, or 0.
+    fn purge_number(&self) -> u32 {
+        self.purge.as_ref().map_or(0, |purge| purge.number)
+    }
 }
 
 /// The length of a shared file with so many bytes of content.

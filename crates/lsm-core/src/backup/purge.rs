@@ -1,10 +1,14 @@
 //! The deletion of backups, and of the shared files that no other backup needs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use super::create::number_after;
 use super::format::{BackupRecord, is_piece, record_name};
-use super::{BackupFolder, READING};
-use crate::error::{Error, ErrorKind, Result};
+use super::purge_record::PurgeRecord;
+use super::{BackupFolder, READING, Records};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
 use crate::fs::names::TEMPORARY_SUFFIX;
 
 /// The backups and shared files that [`BackupFolder::purge_old`] and [`BackupFolder::delete`] have deleted.
@@ -42,53 +46,87 @@ impl BackupFolder {
     /// # Durability
     /// As [`BackupFolder::purge_old`].
     pub fn delete(&self, backup_id: u32) -> Result<PurgeSummary> {
-        if !self.ids()?.contains(&backup_id) {
-            let message = format!("there is no backup {backup_id} in {}", self.dir.display());
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        if !self.records()?.ids().contains(&backup_id) {
+            return Err(self.no_backup(backup_id));
         }
-        self.purge(|_| vec![backup_id])
+        self.purge(|ids| ids.iter().copied().filter(|id| *id == backup_id).collect())
     }
 
-    fn purge(&self, choose: impl FnOnce(&[u32]) -> Vec<u32>) -> Result<PurgeSummary> {
-        let mut summary = PurgeSummary::default();
-        let ids = self.ids()?;
+    fn purge(&self, choose: impl Fn(&[u32]) -> Vec<u32>) -> Result<PurgeSummary> {
         // Without a backup there may be no folder, and nothing to lock.
-        if ids.is_empty() && self.shared()?.is_empty() {
-            return Ok(summary);
+        if self.numbers()?.is_empty() && self.shared()?.is_empty() {
+            return Ok(PurgeSummary::default());
         }
         let _lock = self.lock()?;
         let reading = self.fs.try_lock(&self.dir.join(READING))?;
         let _reading = reading.ok_or_else(|| self.locked("another process reads backups in"))?;
-        for id in choose(&self.ids()?) {
-            self.fs.delete(&self.dir.join(record_name(id)))?;
-            summary.backups.push(id);
-        }
-        // Durability: before the shared files that these records name.
-        self.fs.sync_dir(&self.dir)?;
-        self.collect(&mut summary)?;
-        Ok(summary)
-    }
-
-    /// Deletes the shared files that no record names, and the remains of files that were not finished.
-    fn collect(&self, summary: &mut PurgeSummary) -> Result<()> {
-        let records = self.records()?;
-        if let Some((id, error)) = records.damaged.into_iter().next() {
-            let message = format!(
-                "backup {id} is damaged, so it is not known which shared files it needs; delete it first"
-            );
-            return Err(Error::because(error.kind(), message, error));
-        }
-        let needed: HashSet<&str> =
-            records.sound.values().flat_map(BackupRecord::pieces).map(|it| &*it.name).collect();
-        let dir = self.shared_dir();
-        for (name, len) in self.shared()? {
-            let is_unfinished = name.ends_with(TEMPORARY_SUFFIX);
-            if is_unfinished || is_piece(&name) && !needed.contains(&*name) {
-                self.fs.delete(&dir.join(&name))?;
-                summary.files += 1;
-                summary.bytes += len;
+        loop {
+            let records = self.records()?;
+            let chosen = choose(&records.ids());
+            // Listed after the records: what they name is there, or was lost.
+            let mut deleted = self.shared()?;
+            let needed = needed(&records, &chosen)?;
+            deleted.retain(|name, _| is_piece(name) && !needed.contains(&**name));
+            if chosen.is_empty() && deleted.is_empty() {
+                self.delete_records(&records.left)?;
+                return self.delete_shared(deleted, Vec::new());
+            }
+            let ids = records.ids().into_iter();
+            let record = PurgeRecord {
+                number: number_after(records.last)?,
+                previous: records.purge_number(),
+                kept: ids.filter(|id| !chosen.contains(id)).collect(),
+                deleted: deleted.keys().cloned().collect(),
+            };
+            let path = self.dir.join(record_name(record.number));
+            // Durability: before anything is deleted, so that no backup is published that needs it.
+            if self.fs.put_if_absent(&path, &record.encode())? {
+                let purge = records.purge.iter().map(|purge| purge.number);
+                let left = chosen.iter().copied().chain(records.left.iter().copied()).chain(purge);
+                self.delete_records(&left.collect::<Vec<_>>())?;
+                return self.delete_shared(deleted, chosen);
             }
         }
-        self.fs.sync_dir(&dir)
     }
+
+    fn delete_records(&self, numbers: &[u32]) -> Result<()> {
+        for number in numbers {
+            self.fs.delete(&self.dir.join(record_name(*number)))?;
+        }
+        match numbers {
+            [] => Ok(()),
+            _ => self.fs.sync_dir(&self.dir),
+        }
+    }
+
+    /// Deletes shared files, and the remains of those that were not finished.
+    fn delete_shared(
+        &self,
+        mut deleted: BTreeMap<String, u64>,
+        backups: Vec<u32>,
+    ) -> Result<PurgeSummary> {
+        let unfinished = self.shared()?.into_iter();
+        deleted.extend(unfinished.filter(|(name, _)| name.ends_with(TEMPORARY_SUFFIX)));
+        let mut summary = PurgeSummary { backups, ..PurgeSummary::default() };
+        let dir = self.shared_dir();
+        for (name, len) in deleted {
+            self.fs.delete(&dir.join(&name))?;
+            summary.files += 1;
+            summary.bytes += len;
+        }
+        self.fs.sync_dir(&dir)?;
+        Ok(summary)
+    }
+}
+
+/// The shared files that backups need, but for `chosen`.
+fn needed<'a>(records: &'a Records, chosen: &[u32]) -> Result<HashSet<&'a str>> {
+    if let Some((id, error)) = records.damaged.iter().find(|(id, _)| !chosen.contains(id)) {
+        let message = format!(
+            "backup {id} is damaged, so it is not known which shared files it needs; delete it first"
+        );
+        return Err(Error::because(error.kind(), message, error.clone()));
+    }
+    let kept = records.sound.values().filter(|record| !chosen.contains(&record.id));
+    Ok(kept.flat_map(BackupRecord::pieces).map(|piece| &*piece.name).collect())
 }

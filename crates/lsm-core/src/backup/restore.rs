@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::format::{BackupRecord, PIECE_HEADER_BYTES, SharedPiece, StoredFile, open_piece};
-use super::{BackupFolder, BackupInfo};
+use super::{BackupFolder, BackupInfo, Records};
 use crate::clock::Pace;
 use crate::db::make_empty_folder;
 use crate::db::open::random_from_hasher_keys;
@@ -32,10 +32,7 @@ impl BackupFolder {
     /// # Cost
     /// Reads and writes all bytes of the backup, and verifies them. The next open replays the log that is in it.
     pub fn restore(&self, backup_id: u32, into: impl AsRef<Path>) -> Result<BackupInfo> {
-        let _reading = self.lock_reading()?;
-        let record = self.existing(backup_id)?;
-        self.restore_record(&record, into.as_ref())?;
-        Ok(BackupInfo::of(&record))
+        self.restore_chosen(|_| Some(backup_id), into.as_ref())
     }
 
     /// As [`BackupFolder::restore`], of the newest backup.
@@ -43,17 +40,37 @@ impl BackupFolder {
     /// # Errors
     /// As [`BackupFolder::restore`]; corruption if the newest backup is damaged.
     pub fn restore_latest(&self, into: impl AsRef<Path>) -> Result<BackupInfo> {
-        match self.ids()?.last() {
-            Some(latest) => self.restore(*latest, into),
-            None => {
-                let message = format!("there is no backup in {}", self.dir.display());
-                Err(Error::new(ErrorKind::InvalidArgument, message))
+        self.restore_chosen(|records| records.ids().last().copied(), into.as_ref())
+    }
+
+    fn restore_chosen(
+        &self,
+        choose: impl FnOnce(&Records) -> Option<u32>,
+        into: &Path,
+    ) -> Result<BackupInfo> {
+        let _reading = self.lock_reading()?;
+        let mut records = self.records()?;
+        let Some(id) = choose(&records) else {
+            let message = format!("there is no backup in {}", self.dir.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        if let Some(error) = records.damaged.remove(&id) {
+            return Err(error);
+        }
+        let record = records.sound.remove(&id).ok_or_else(|| self.no_backup(id))?;
+        match self.restore_record(&record, into) {
+            Ok(()) => Ok(BackupInfo::of(&record)),
+            // Where there are no locks, a purge may have deleted it meanwhile.
+            Err(error) if error.is_corruption() && !self.records()?.counts(id) => {
+                let message = format!("backup {id} was deleted while it was restored");
+                Err(Error::because(ErrorKind::InvalidArgument, message, error))
             }
+            Err(error) => Err(error),
         }
     }
 
     fn restore_record(&self, record: &BackupRecord, into: &Path) -> Result<()> {
-        make_empty_folder(&*self.fs, into)?;
+        make_empty_folder(&*self.database_fs, into)?;
         let mut pace = Pace::new(self.bytes_per_second);
         let mut made: Vec<PathBuf> = Vec::new();
         let mut version = record.version.clone();
@@ -65,21 +82,22 @@ impl BackupFolder {
             made.push(file.name.path(into));
             self.restore_file(file, into, &mut pace)
         });
-        let restored = files
-            .and_then(|()| self.fs.sync_names(into, &made))
-            .and_then(|()| Manifest::create(&*self.fs, into, manifest, &version).map(drop));
+        let restored =
+            files.and_then(|()| self.database_fs.sync_names(into, &made)).and_then(|()| {
+                Manifest::create(&*self.database_fs, into, manifest, &version).map(drop)
+            });
         if restored.is_err() {
             // The manifest first: without it the rest is no database.
-            let removed = self.fs.delete(&manifest.path(into));
-            if removed.and_then(|()| self.fs.sync_dir(into)).is_ok() {
-                made.iter().for_each(|path| drop(self.fs.delete(path)));
+            let removed = self.database_fs.delete(&manifest.path(into));
+            if removed.and_then(|()| self.database_fs.sync_dir(into)).is_ok() {
+                made.iter().for_each(|path| drop(self.database_fs.delete(path)));
             }
         }
         restored
     }
 
     fn restore_file(&self, file: &StoredFile, into: &Path, pace: &mut Pace) -> Result<()> {
-        let target = self.fs.open_append(&file.name.path(into), AppendMode::IfAbsent)?;
+        let target = self.database_fs.open_append(&file.name.path(into), AppendMode::IfAbsent)?;
         for piece in &file.pieces {
             self.read_piece(piece, pace, |content| target.append(content))?;
         }

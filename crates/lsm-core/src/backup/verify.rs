@@ -55,8 +55,8 @@ impl BackupFolder {
         let _reading = self.lock_reading()?;
         let mut records = self.records()?;
         if let Some(id) = backup_id {
-            if !records.damaged.contains_key(&id) {
-                self.existing(id)?;
+            if !records.ids().contains(&id) {
+                return Err(self.no_backup(id));
             }
             records.damaged.retain(|damaged, _| *damaged == id);
             records.sound.retain(|sound, _| *sound == id);
@@ -70,6 +70,14 @@ impl BackupFolder {
         report.backups.extend(records.sound.keys());
         report.backups.sort_unstable();
         self.verify_pieces(records.sound.values(), &mut report)?;
+        if !report.damaged.is_empty() {
+            // Where there are no locks, a purge may have deleted backups meanwhile.
+            let now = self.records()?;
+            for damaged in &mut report.damaged {
+                damaged.backups.retain(|id| now.counts(*id));
+            }
+            report.damaged.retain(|damaged| !damaged.backups.is_empty());
+        }
         Ok(report)
     }
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps in vain has failed")]
 
 mod away;
+mod backups;
 mod basics;
 mod cache;
 mod deletion;

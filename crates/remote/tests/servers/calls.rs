@@ -32,6 +32,28 @@ fn one_of_racing_puts_wins() {
     }
 }
 
+#[test]
+fn backups_are_made_restored_and_purged() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path().join("db")).unwrap();
+    let users = db.partition("users").unwrap();
+    let backups = Place::new("backups").remote().backups();
+    for number in 0..3_u32 {
+        users.put(number.to_be_bytes(), vec![number as u8; 100_000]).unwrap();
+        backups.create_backup(&db).unwrap();
+    }
+    assert!(backups.verify(None).unwrap().is_sound());
+    let kept = backups.info().unwrap()[2].clone();
+    assert_eq!(backups.purge_old(1).unwrap().backups.len(), 2);
+    assert_eq!(backups.info().unwrap(), std::slice::from_ref(&kept));
+    assert_eq!(backups.create_backup(&db).unwrap().new_bytes, 0);
+    let into = folder.path().join("restored");
+    backups.restore(kept.backup_id, &into).unwrap();
+    let restored = Db::open(&into).unwrap();
+    assert_eq!(restored.partition("users").unwrap().iter().count(), 3);
+    assert!(restored.verify(VerifyOptions::new()).unwrap().is_sound());
+}
+
 fn names(store: &dyn Store) -> Vec<String> {
     store.list("some").unwrap().objects.into_iter().map(|entry| entry.name).collect()
 }
