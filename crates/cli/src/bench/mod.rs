@@ -14,6 +14,8 @@ mod large_plots;
 mod report;
 mod scale;
 pub(crate) mod scid;
+#[cfg(feature = "scid-ml")]
+mod scid_ml;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -125,6 +127,9 @@ enum OwnData {
     Scale(scale::Args),
     /// Measures a primary and two secondaries over the share of strong reads
     Scid(scid::Args),
+    /// Compares predictors of the consistency level of a read, on a trace that is made from a seed
+    #[cfg(feature = "scid-ml")]
+    ScidMl(scid_ml::Args),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -221,6 +226,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(OwnData::Large(args)) => return large::run(args),
         Some(OwnData::Scale(args)) => return scale::run(args),
         Some(OwnData::Scid(args)) => return scid::run(args),
+        #[cfg(feature = "scid-ml")]
+        Some(OwnData::ScidMl(args)) => return scid_ml::run(args),
         None => {}
     }
     let folder = Folder::new(args.dir.as_deref())?;
