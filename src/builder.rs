@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use lsm_core::Resources;
 use lsm_core::clock::Clock;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::Fs;
@@ -189,6 +190,21 @@ impl Builder {
     /// ```
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.engine = self.engine.clock(clock);
+        self
+    }
+
+    /// Shares cache, memory, threads, rate and open files with other databases; see [`Resources`]. Default: the
+    /// database has its own.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let resources = siltstone::Resources::new(siltstone::ResourceOptions::new())?;
+    /// let db = siltstone::Db::builder("/db").fs(fs).resources(&resources).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn resources(mut self, resources: &Resources) -> Builder {
+        self.engine = self.engine.resources(resources);
         self
     }
 

@@ -220,11 +220,13 @@ pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
 pub use lsm_core::hooks::{ChunkChange, Event, EventListener, Hooks};
 pub use lsm_core::options::{
-    CompactionStyle, Compression, Durability, Options, PrefixExtractor, WriteOptions,
+    CompactionStyle, Compression, Durability, Options, PrefixExtractor, ResourceOptions,
+    WriteOptions,
 };
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadCursor, RemainingTime};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
 pub use lsm_core::types::{Epoch, Gap, SeqNo, Slice};
+pub use lsm_core::{ResourceUsage, Resources};
 pub use options::PartitionOptions;
 pub use partition::Partition;
 pub use readable::Readable;
@@ -300,8 +302,9 @@ pub mod operators {
 /// Limits of keys, values, names and counts, as constants.
 pub mod limits {
     pub use lsm_core::limits::{
-        FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX, LEVEL_COUNT, OPERAND_BYTES_MAX,
-        PARTITION_NAME_BYTES_MAX, PARTITIONS_MAX, SEQNO_MAX, USER_KEY_BYTES_MAX,
+        BACKGROUND_BYTES_PER_SECOND_MIN, FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX,
+        LEVEL_COUNT, OPERAND_BYTES_MAX, PARTITION_NAME_BYTES_MAX, PARTITIONS_MAX, SEQNO_MAX,
+        USER_KEY_BYTES_MAX,
     };
 }
 

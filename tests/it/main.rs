@@ -59,6 +59,7 @@ mod read_only;
 mod refused;
 mod regressions;
 mod replay;
+mod resources;
 mod resume;
 mod rot;
 mod salvage;

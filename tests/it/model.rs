@@ -13,10 +13,9 @@ mod harness;
 mod operation;
 mod oracle;
 
-use encryption::KeyRing;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 
-use harness::Harness;
+use harness::{Harness, Surroundings};
 use operation::{Operation, operations, options};
 
 use crate::store::keys;
@@ -26,23 +25,28 @@ fn from_env(name: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().expect("the variable is a decimal number"))
 }
 
-fn check(options: &siltstone::Options, keys: Option<KeyRing>, operations: &[Operation]) {
-    let mut harness = Harness::new(options, keys);
+fn check(options: &siltstone::Options, around: Surroundings, operations: &[Operation]) {
+    let mut harness = Harness::new(options, around);
     operations.iter().for_each(|operation| harness.apply(operation));
     harness.finish(options);
 }
 
 #[test]
 fn the_store_answers_as_the_model_does() {
-    run(from_env("PROPTEST_CASES", 300), None);
+    run(from_env("PROPTEST_CASES", 300), Surroundings::default);
 }
 
 #[test]
 fn an_encrypted_store_answers_as_the_model_does() {
-    run(from_env("PROPTEST_CASES", 300) / 8, Some(keys()));
+    run(from_env("PROPTEST_CASES", 300) / 8, || Surroundings::encrypted(keys()));
 }
 
-fn run(cases: u64, keys: Option<KeyRing>) {
+#[test]
+fn a_store_that_shares_resources_answers_as_the_model_does() {
+    run(from_env("PROPTEST_CASES", 300) / 8, Surroundings::shared);
+}
+
+fn run(cases: u64, around: fn() -> Surroundings) {
     let config = Config {
         cases: cases as u32,
         rng_seed: RngSeed::Fixed(from_env("SEED", 1)),
@@ -52,7 +56,7 @@ fn run(cases: u64, keys: Option<KeyRing>) {
     };
     let outcome =
         TestRunner::new(config).run(&(options(), operations()), |(options, operations)| {
-            check(&options, keys.clone(), &operations);
+            check(&options, around(), &operations);
             Ok(())
         });
     match outcome {

@@ -92,7 +92,9 @@ mod version;
 mod wal;
 pub mod zstandard;
 
-pub use db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use db::{
+    BackgroundMode, Batch, Builder, Commit, Db, Partition, ResourceUsage, Resources, Snapshot,
+};
 use storage::machine;
 pub use storage::{
     Damage, Error, ErrorKind, Result, clock, codec, error, fs, limits, sweep, types,

@@ -5,9 +5,11 @@
 
 mod compaction_style;
 mod prefix_extractor;
+mod resource_options;
 
 pub use compaction_style::CompactionStyle;
 pub use prefix_extractor::PrefixExtractor;
+pub use resource_options::ResourceOptions;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{

@@ -196,7 +196,8 @@ pub struct Stats {
     /// Bytes of obsolete files and large values that no view here holds: secondaries may read them still,
     /// or they are about to be deleted.
     pub leased_bytes: u64,
-    /// Bytes in the block cache.
+    /// Bytes in the block cache; of one that is [shared](crate::Resources), those of this database, for which all
+    /// of its blocks are looked at.
     pub cache_bytes: u64,
     /// Block cache lookups that found their block.
     pub cache_hits: u64,
@@ -225,7 +226,7 @@ pub struct Stats {
     /// write buffers, the cache's capacity (from 16 MiB on with an eighth of it, for free places in its
     /// memory), and what the open tables' indexes and filters take. It is exceeded by at most the
     /// batches that are being written while memory runs full, and the memtables' filters: 4 KiB each,
-    /// and at most about 11 bytes a key.
+    /// and at most about 11 bytes a key. A cache that is [shared](crate::Resources) counts with its whole capacity.
     pub memory_budget_bytes: u64,
     /// The bytes that they take now.
     pub memory_used_bytes: u64,

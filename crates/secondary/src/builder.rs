@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lsm_core::Resources;
 use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::follow::FollowOptions;
@@ -112,6 +113,13 @@ impl Builder {
     /// ```
     pub fn options(mut self, options: Options) -> Builder {
         self.0.options = options;
+        self
+    }
+
+    /// Shares the block cache and the bound of open files with databases of the process. Default: it has its own. Its
+    /// memtables, and the thread of a mode that follows, stay its own.
+    pub fn resources(mut self, resources: &Resources) -> Builder {
+        self.0.resources = Some(resources.clone());
         self
     }
 

@@ -6,6 +6,7 @@ mod expiry;
 mod feed;
 mod merges;
 mod reads;
+mod surroundings;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
@@ -14,7 +15,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use encryption::KeyRing;
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::clock::Clock;
 use siltstone::{
@@ -33,6 +33,7 @@ use super::oracle::{Oracle, within};
 use backups::HeldBackup;
 use feed::Feed;
 use reads::{check_range, pair};
+pub use surroundings::Surroundings;
 
 const DIR: &str = "/db";
 /// The most cursors, ranges and snapshots that are held at once, of each kind.
@@ -71,7 +72,7 @@ struct HeldRange {
 
 pub struct Harness {
     fs: MemFs,
-    keys: Option<KeyRing>,
+    around: Surroundings,
     clock: ManualClock,
     db: Option<Db>,
     random: Rng,
@@ -98,15 +99,6 @@ pub struct Harness {
     is_cut: bool,
 }
 
-fn open(fs: Arc<dyn Fs>, clock: &ManualClock, options: &Options, random: &mut Rng) -> Db {
-    let mut random = random.fork();
-    let builder = Db::builder(DIR).fs(fs).options(options.clone());
-    // Only an operation moves the clock, so a case can be repeated.
-    let builder = builder.clock(Arc::new(clock.clone()));
-    let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
-    builder.open().unwrap()
-}
-
 fn stream(partition: &Partition, key: &[u8], value: &[u8]) -> siltstone::Result<Commit> {
     let known = value.len().is_multiple_of(3).then_some(value.len() as u64);
     let mut writer = partition.put_stream(key, known)?;
@@ -125,16 +117,14 @@ fn bounds(from: Bound<Key>, to: Bound<Key>) -> Bounds {
 }
 
 impl Harness {
-    /// A harness of a store that is encrypted if there are keys.
-    pub fn new(options: &Options, keys: Option<KeyRing>) -> Harness {
+    pub fn new(options: &Options, around: Surroundings) -> Harness {
         let fs = MemFs::new();
         let clock = ManualClock::default();
         let mut random = Rng::new(1);
-        let db =
-            open(store::over(Arc::new(fs.clone()), keys.as_ref()), &clock, options, &mut random);
+        let db = around.open(&fs, &clock, options, &mut random);
         let mut harness = Harness {
             fs,
-            keys,
+            around,
             clock,
             db: Some(db),
             random,
@@ -186,6 +176,7 @@ impl Harness {
     }
 
     pub fn apply(&mut self, operation: &Operation) {
+        self.around.act();
         match operation {
             Operation::Put(p, key, len) => self.write(&[(*p, *key, Some(*len))], None),
             Operation::Delete(p, key) => self.write(&[(*p, *key, None)], None),
@@ -389,7 +380,7 @@ impl Harness {
     fn check_files(&self) {
         let stats = self.db().stats();
         let mut files = self.fs.list(DIR.as_ref(), "").unwrap();
-        for file in files.iter_mut().filter(|_| self.keys.is_some()) {
+        for file in files.iter_mut().filter(|_| self.around.keys.is_some()) {
             let path = Path::new(DIR).join(&file.name);
             file.len = self.files().open_read(&path).map_or(0, |file| file.len().unwrap());
         }
@@ -435,7 +426,7 @@ impl Harness {
         assert_eq!(old.get("k").unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(old.put("k", "v").unwrap_err().kind(), ErrorKind::Closed);
         self.oracle.everything_is_flushed();
-        let db = open(self.files(), &self.clock, options, &mut self.random);
+        let db = self.around.open(&self.fs, &self.clock, options, &mut self.random);
         // Numbers that only a dropped partition without a log had may be used again.
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
@@ -455,7 +446,7 @@ impl Harness {
         for lease in self.fs.list(DIR.as_ref(), "reader-").unwrap() {
             self.fs.delete(&Path::new(DIR).join(lease.name)).unwrap();
         }
-        let db = open(self.files(), &self.clock, options, &mut self.random);
+        let db = self.around.open(&self.fs, &self.clock, options, &mut self.random);
         assert!(db.visible_seq() >= self.oracle.synced_seq());
         self.enter(db);
         let observed = |part: &Part| -> Contents {

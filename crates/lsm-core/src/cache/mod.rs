@@ -25,6 +25,7 @@
 
 mod admission;
 mod hash_table;
+mod part;
 mod shard;
 
 use std::cell::Cell;
@@ -33,6 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+
+pub use self::part::{CachePart, DbCache};
 
 use self::admission::AdmissionFilter;
 use self::hash_table::TableAddress;
@@ -174,6 +177,24 @@ impl Blocks {
                     }
                 }
             }
+        }
+    }
+
+    /// The memory of the blocks of some files, and their number.
+    fn part(&self, is_of_part: impl Fn(FileNo) -> bool) -> [u64; 2] {
+        let parts = self.shards.iter().map(|shard| shard.read().part(&is_of_part));
+        parts.fold([0, 0], |sum, part| [sum[0] + part[0], sum[1] + part[1]])
+    }
+
+    /// Drops the blocks of some files.
+    fn remove_part(&self, is_of_part: impl Fn(FileNo) -> bool) {
+        if !self.process.is_current() {
+            return;
+        }
+        for number in 0..self.shards.len() {
+            // The lock ends with the statement: blocks are dropped without it.
+            let gone = self.change(number, |shard| shard.remove_part(&is_of_part));
+            drop(gone);
         }
     }
 

@@ -26,6 +26,7 @@ use super::hash_table::HashTable;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
 use crate::sstable::{Block, IndexedBlock};
+use crate::types::FileNo;
 
 /// The bytes that the cache itself needs for a block: its place in the hash table, including free
 /// places, and in a queue.
@@ -195,6 +196,19 @@ impl Shard {
             self.old.retain(|key| kept.get(*key, Mix.hash_one(key)).is_some());
         }
         Some(kept.block)
+    }
+
+    /// The memory of the blocks of some files, and their number.
+    pub(super) fn part(&self, is_of_part: &impl Fn(FileNo) -> bool) -> [u64; 2] {
+        let part = self.kept.iter().filter(|((file, _), _)| is_of_part(*file));
+        part.fold([0, 0], |[bytes, blocks], (_, kept)| [bytes + weight(&kept.block), blocks + 1])
+    }
+
+    /// Takes out the blocks of some files.
+    pub(super) fn remove_part(&mut self, is_of_part: &impl Fn(FileNo) -> bool) -> Vec<Arc<Block>> {
+        let part = self.kept.iter().filter(|((file, _), _)| is_of_part(*file));
+        let keys: Vec<Key> = part.map(|(key, _)| key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key, Mix.hash_one(key))).collect()
     }
 
     /// Takes out the blocks that lie in this slab.

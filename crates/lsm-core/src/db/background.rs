@@ -5,14 +5,15 @@
 //! progress.
 //!
 //! Invariants:
-//! 1. Threads have names and are joined by [`Background::stop`].
+//! 1. Threads have names and are joined by [`Background::stop`]; those of a pool have left the database by then.
 //! 2. A failure is kept until the same kind of work succeeds; the work is tried again
 //!    automatically, at the latest after a wait that grows with the failures in a row: see
 //!    `schedule.rs`.
 
-use std::cell::Cell;
-use std::sync::Arc;
+mod worker;
+
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,9 +22,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::errors::{BackgroundFailure, Reason};
 use super::events::{Events, in_listener};
 use super::schedule::{Attempt, RETRY, Schedule};
+use super::thread_pool::{MemberId, ThreadPool};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
+
+pub(super) use worker::{Task, Worker, spawn_thread};
 
 /// Files that an iterator holds are checked again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
@@ -33,88 +37,20 @@ const LOOK_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The threads that do background work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackgroundMode {
-    /// Threads of the database.
+    /// Threads of the database, or those of its `Resources`.
     #[default]
     Threads,
     /// `Db::step`, one piece at a time, and writers that are stopped: for tests.
     Stepped,
 }
 
-/// Pieces of background work, each done on the calling thread.
-pub(super) trait Worker: Send + Sync {
-    /// Whose threads do it.
-    fn background(&self) -> &Background;
-
-    /// An error once the database is closed.
-    fn check_working(&self) -> Result<()>;
-
-    /// Flushes one partition; `false` if there was nothing to flush.
-    fn flush_one(&self) -> Result<bool>;
-
-    /// Runs one compaction; `false` if none was due.
-    fn compact_one(&self) -> Result<bool>;
-
-    /// Syncs and marks the log when due; returns when to look again, `None` for after the next
-    /// notice.
-    fn tend_log(&self) -> Result<Option<Duration>>;
-
-    /// Does the due work for the log without waiting for its age; `false` if there was none.
-    fn tend_log_now(&self) -> Result<bool>;
-
-    /// Removes obsolete files that have no holder, unless another thread is removing; notes its own
-    /// failure.
-    fn remove_obsolete(&self) -> Result<()>;
-
-    /// As [`Worker::remove_obsolete`], after any other thread that is removing.
-    fn finish_removing(&self) -> Result<()>;
-
-    /// Returns `true` if something obsolete waits for its last holder.
-    fn holds_obsolete(&self) -> bool;
-
-    /// Returns `true` if tables may become due without a notice: because snapshots are released,
-    /// entries expire, or large values are idle.
-    fn waits_for_release(&self) -> bool;
-
-    /// Returns memory to the system that no writer took for a while; returns when to look again, `None` for after
-    /// the next notice.
-    fn give_up_memory(&self) -> Option<Duration>;
-
-    /// Returns `true` if there is something to flush or to compact.
-    fn has_work(&self) -> bool;
-
-    /// Has writers that wait look again.
-    fn ease(&self);
-}
-
+/// The amount of a task that a thread does before it looks around.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Task {
-    Flush,
-    Compaction,
-    Log,
-}
-
-impl Task {
-    /// Its name in the error after a panic.
-    fn name(self) -> &'static str {
-        match self {
-            Task::Flush => "a flush",
-            Task::Compaction => "a compaction",
-            Task::Log => "the upkeep of the log",
-        }
-    }
-
-    /// The work that fails if it does.
-    fn reason(self) -> Reason {
-        match self {
-            Task::Flush => Reason::Flush,
-            Task::Compaction => Reason::Compaction,
-            Task::Log => Reason::ReserveSegment,
-        }
-    }
-}
-
-thread_local! {
-    static IS_LOG_THREAD: Cell<bool> = const { Cell::new(false) };
+enum WorkExtent {
+    /// All of it.
+    All,
+    /// One piece.
+    Turn,
 }
 
 /// The threads of background work, and their schedule.
@@ -131,6 +67,8 @@ pub(super) struct Background {
     /// Read by running jobs, relaxed: a job that sees it late gives up a little later.
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The threads of the process that do the work in place of own ones.
+    pool: OnceLock<(Arc<ThreadPool>, MemberId)>,
 }
 
 impl Background {
@@ -148,6 +86,7 @@ impl Background {
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
+            pool: OnceLock::new(),
         }
     }
 
@@ -188,6 +127,9 @@ impl Background {
         self.schedule.lock().ticket += 1;
         self.woken.notify_all();
         self.changed.notify_all();
+        if let Some((pool, member)) = self.pool.get() {
+            pool.wake(*member);
+        }
     }
 
     /// The number of times that all threads were woken.
@@ -198,7 +140,7 @@ impl Background {
 
     /// Returns `true` on the log thread: it delivers its events right after its work.
     pub(super) fn is_log_thread() -> bool {
-        IS_LOG_THREAD.get()
+        Task::Log.is_of_this_thread()
     }
 
     /// Returns `true` if running jobs should give up.
@@ -209,7 +151,10 @@ impl Background {
     /// Returns `true` if a compaction thread sleeps: it looks for due work as soon as it is
     /// notified.
     pub(super) fn has_idle_compactor(&self) -> bool {
-        self.schedule.lock().idle_compactors > 0
+        match self.pool.get() {
+            Some((pool, member)) => pool.has_idle_compactor(*member),
+            None => self.schedule.lock().idle_compactors > 0,
+        }
     }
 
     /// Begins an attempt to do a piece of work.
@@ -234,13 +179,21 @@ impl Background {
         noted.retry
     }
 
-    /// Starts the threads that `worker` works on.
-    pub(super) fn start(
+    /// Starts the threads that `worker` works on, or enters it in a `pool` of the process.
+    pub(super) fn start<W: Worker + 'static>(
         &self,
-        worker: &Arc<impl Worker + 'static>,
+        worker: &Arc<W>,
         compaction_threads: usize,
+        pool: Option<&Arc<ThreadPool>>,
     ) -> Result<()> {
         if self.mode == BackgroundMode::Stepped {
+            return Ok(());
+        }
+        if let Some(pool) = pool {
+            let member = pool.enter(worker.clone(), compaction_threads)?;
+            let _ = self.pool.set((pool.clone(), member));
+            // What was noted before the pool was known here.
+            self.wake_all();
             return Ok(());
         }
         self.spawn(worker, Task::Flush, "siltstone-flush".to_owned())?;
@@ -253,11 +206,7 @@ impl Background {
 
     fn spawn(&self, worker: &Arc<impl Worker + 'static>, task: Task, name: String) -> Result<()> {
         let worker = worker.clone();
-        let thread = std::thread::Builder::new().name(name.clone());
-        let thread = thread.spawn(move || worker.background().work(&*worker, task));
-        let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start thread {name}: {error}"))
-        })?;
+        let thread = spawn_thread(name, move || worker.background().work(&*worker, task))?;
         self.threads.lock().push(thread);
         Ok(())
     }
@@ -276,6 +225,9 @@ impl Background {
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             // A panicked thread has reported itself; the result adds nothing.
             let _ = thread.join();
+        }
+        if let Some((pool, member)) = self.pool.get() {
+            pool.leave(*member);
         }
     }
 
@@ -304,7 +256,7 @@ impl Background {
 
     /// A thread: does its task until all threads end.
     fn work(&self, worker: &dyn Worker, task: Task) {
-        IS_LOG_THREAD.set(task == Task::Log);
+        task.mark_thread();
         // No ticket has this number, so a new thread looks for work at once.
         let mut seen = u64::MAX;
         let mut timeout = Some(Duration::ZERO);
@@ -316,53 +268,88 @@ impl Background {
             if !goes_on {
                 return;
             }
-            // Counted under the lock under which it was woken: `wait_idle` never sees work that is
-            // neither waiting nor active.
-            schedule.active += 1;
-            let attempt = schedule.begin();
-            drop(schedule);
-            // A panic that ended the thread would leave it active for ever, and callers that wait
-            // for its work would never learn why.
-            let outcome = catch_engine(task.name(), || match task {
-                Task::Flush => self.repeat(|| worker.flush_one()).map(|()| worker.give_up_memory()),
-                Task::Compaction => self
-                    .repeat(|| worker.compact_one())
-                    .map(|()| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
-                Task::Log => worker.tend_log(),
-            });
-            // The log thread looks at the log many times a second while there are writes, and each
-            // removal reads the leases.
-            if task != Task::Log || matches!(outcome, Ok(None)) {
-                // Its failure is noted there.
-                let _ = worker.remove_obsolete();
-            }
-            // There is no notice when a reader releases a file, so the thread looks again after
-            // some time.
-            let held = worker.holds_obsolete();
-            let retry = self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
-            timeout = match &outcome {
-                Err(_) => Some(retry),
-                // Files that could not be removed are still held.
-                Ok(next) => next.iter().copied().chain(held.then_some(LOOK_AT_HELD_FILES)).min(),
-            };
-            self.schedule.lock().active -= 1;
-            // For callers that wait for idleness, for a claim, or for an error.
-            self.changed.notify_all();
-            // Parked writers look again, also after a failure: they must report it instead of
-            // waiting for ever.
-            worker.ease();
-            self.events.deliver();
+            timeout = self.perform(schedule, worker, task, WorkExtent::All);
         }
     }
 
-    /// Does work until there is none.
-    fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<()> {
+    /// Does one piece of a task on a thread of a pool; returns how long to sleep after it, no time if there
+    /// may be more, and `None` for after the next notice.
+    pub(super) fn take_turn(&self, worker: &dyn Worker, task: Task) -> Option<Duration> {
+        let schedule = self.schedule.lock();
+        if schedule.stop { None } else { self.perform(schedule, worker, task, WorkExtent::Turn) }
+    }
+
+    /// Does a task; returns how long to sleep after it, as [`Background::take_turn`].
+    fn perform(
+        &self,
+        mut schedule: MutexGuard<'_, Schedule>,
+        worker: &dyn Worker,
+        task: Task,
+        extent: WorkExtent,
+    ) -> Option<Duration> {
+        // Counted under the lock under which it was woken: `wait_idle` never sees work that is
+        // neither waiting nor active.
+        schedule.active += 1;
+        let attempt = schedule.begin();
+        drop(schedule);
+        // A panic that ended the thread would leave it active for ever, and callers that wait
+        // for its work would never learn why.
+        let outcome = catch_engine(task.name(), || self.attempt(worker, task, extent));
+        // The log thread looks at the log many times a second while there are writes, and each
+        // removal reads the leases.
+        if task != Task::Log || matches!(outcome, Ok(None)) {
+            // Its failure is noted there.
+            let _ = worker.remove_obsolete();
+        }
+        // There is no notice when a reader releases a file, so the thread looks again after
+        // some time.
+        let held = worker.holds_obsolete();
+        let retry = self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
+        let timeout = match &outcome {
+            Err(_) => Some(retry),
+            // Files that could not be removed are still held.
+            Ok(next) => next.iter().copied().chain(held.then_some(LOOK_AT_HELD_FILES)).min(),
+        };
+        self.schedule.lock().active -= 1;
+        // For callers that wait for idleness, for a claim, or for an error.
+        self.changed.notify_all();
+        // Parked writers look again, also after a failure: they must report it instead of
+        // waiting for ever.
+        worker.ease();
+        self.events.deliver();
+        timeout
+    }
+
+    /// Does a task; returns how long to sleep if it succeeds.
+    fn attempt(
+        &self,
+        worker: &dyn Worker,
+        task: Task,
+        extent: WorkExtent,
+    ) -> Result<Option<Duration>> {
+        let may_be_more = match task {
+            Task::Flush => self.repeat(extent, || worker.flush_one())?,
+            Task::Compaction => self.repeat(extent, || worker.compact_one())?,
+            Task::Log => return worker.tend_log(),
+        };
+        Ok(match task {
+            _ if may_be_more => Some(Duration::ZERO),
+            Task::Flush => worker.give_up_memory(),
+            _ => worker.waits_for_release().then_some(LOOK_FOR_RELEASES),
+        })
+    }
+
+    /// Does work until there is none, or one piece of it; `true` if there may be more.
+    fn repeat(&self, extent: WorkExtent, once: impl Fn() -> Result<bool>) -> Result<bool> {
         // Listeners are called after each piece of work before the next one begins, with no lock
         // held.
         while !self.is_stopping() && once()? {
             self.events.deliver();
+            if extent == WorkExtent::Turn {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Does one piece of background work on the calling thread; `false` if there was none.

@@ -10,12 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::background::BackgroundMode;
-use crate::clock::{IoPriority, RateLimiter};
+use super::resources::Resources;
+use crate::clock::{Clock, IoPriority, RateLimiter};
+use crate::options::Options;
 use crate::stats::Counters;
 
 /// The rate at which the jobs of a database write.
 pub(super) struct BackgroundIo {
-    limiter: Arc<RateLimiter>,
+    /// Of this database alone.
+    own: RateLimiter,
+    /// Of many databases, if there is one.
+    shared: Option<Arc<RateLimiter>>,
     mode: BackgroundMode,
     counters: Arc<Counters>,
     /// Relaxed: a job that sees it late waits a little longer.
@@ -23,17 +28,26 @@ pub(super) struct BackgroundIo {
 }
 
 impl BackgroundIo {
+    /// The rate of a database with these options by its clock, within that of `resources`.
     pub(super) fn new(
-        limiter: Arc<RateLimiter>,
+        options: &Options,
+        clock: &Arc<dyn Clock>,
+        resources: Option<&Resources>,
         mode: BackgroundMode,
         counters: Arc<Counters>,
     ) -> BackgroundIo {
-        BackgroundIo { limiter, mode, counters, is_lifted: AtomicBool::new(false) }
+        BackgroundIo {
+            own: RateLimiter::new(options.background_bytes_per_second, clock.clone()),
+            shared: resources.map(|resources| resources.limiter().clone()),
+            mode,
+            counters,
+            is_lifted: AtomicBool::new(false),
+        }
     }
 
     /// The rate of this database.
     pub(super) fn limiter(&self) -> &RateLimiter {
-        &self.limiter
+        &self.own
     }
 
     /// The counters of the database.
@@ -53,11 +67,13 @@ impl BackgroundIo {
             return false;
         }
         let mut is_unwanted = false;
-        let waited = self.limiter.request(priority, bytes, &mut || {
-            is_unwanted = should_stop();
-            !is_unwanted && !self.is_lifted()
-        });
-        self.counters.background_wait_nanos.add(waited.as_nanos() as u64);
+        for limiter in [Some(&self.own), self.shared.as_deref()].into_iter().flatten() {
+            let waited = limiter.request(priority, bytes, &mut || {
+                is_unwanted = is_unwanted || should_stop();
+                !is_unwanted && !self.is_lifted()
+            });
+            self.counters.background_wait_nanos.add(waited.as_nanos() as u64);
+        }
         is_unwanted
     }
 
@@ -68,6 +84,9 @@ impl BackgroundIo {
     /// Ends all waits of this database, for good.
     pub(super) fn lift(&self) {
         self.is_lifted.store(true, Ordering::Relaxed);
-        self.limiter.wake();
+        self.own.wake();
+        if let Some(shared) = &self.shared {
+            shared.wake();
+        }
     }
 }

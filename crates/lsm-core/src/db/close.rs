@@ -27,6 +27,7 @@ impl DbInner {
             self.scheduler.background().stop();
             // An export may run.
             drop(self.scheduler.wait_for_jobs());
+            self.give_back();
             closing.release();
             return Ok(());
         }
@@ -93,6 +94,13 @@ impl DbInner {
         // open.
         self.catalog.shut();
         drop(flushing);
+        self.give_back();
+    }
+
+    /// Gives back what a database uses of resources that it shares.
+    fn give_back(&self) {
+        self.scheduler.leave_budget();
+        self.setup.cache.leave();
     }
 
     /// Partitions without a log have nothing else to make them last.

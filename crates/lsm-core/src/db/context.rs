@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::inject::Injections;
-use crate::cache::Blocks;
+use super::leases::LeaseTable;
+use super::obsolete::ObsoleteFiles;
+use super::resources::{Resources, WriteMemory};
+use crate::cache::DbCache;
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::{FilesUnderWay, Fs, OpenFiles};
@@ -48,15 +51,40 @@ pub(super) struct Setup {
     pub(super) options: Options,
     /// The means to open tables.
     pub(super) tables: Arc<TableContext>,
-    pub(super) cache: Arc<Blocks>,
+    pub(super) cache: DbCache,
     /// Memory of the memtables.
     pub(super) slabs: Arc<SlabPool>,
+    /// Shared with other databases.
+    pub(super) resources: Option<Resources>,
     pub(super) hook_provider: Option<Arc<dyn HookProvider>>,
     /// Changes entries between reading and writing: only for tests.
     pub(super) inject: Injections,
 }
 
+impl Setup {
+    /// Of a database with this write memory.
+    pub(super) fn new(
+        options: Options,
+        tables: Arc<TableContext>,
+        cache: DbCache,
+        memory: WriteMemory,
+        resources: Option<Resources>,
+        hook_provider: Option<Arc<dyn HookProvider>>,
+        inject: Injections,
+    ) -> Setup {
+        let slabs = memory.slabs;
+        Setup { options, tables, cache, slabs, resources, hook_provider, inject }
+    }
+}
+
 impl DbContext {
+    /// The obsolete files of the folder, none so far.
+    pub(super) fn obsolete_files(&self, options: &Options) -> ObsoleteFiles {
+        let leases = LeaseTable::new(self.clock.clone(), options.leased_bytes_max);
+        let under_way = self.under_way.clone();
+        ObsoleteFiles::new(self.fs.clone(), self.dir.clone(), leases, under_way)
+    }
+
     /// The maker of tables. No cache takes their blocks: exported or ingested blocks are not read by the
     /// thread that writes them. Flushes and compactions add the cache, see `db/open.rs`.
     pub(super) fn factory(&self) -> TableFactory {

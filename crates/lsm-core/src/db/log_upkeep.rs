@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::catalog::Catalog;
 use super::log::Log;
 use super::ownership::Ownership;
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::memtable::SlabPool;
@@ -20,12 +21,20 @@ pub(super) struct LogUpkeep {
     pub(super) catalog: Arc<Catalog>,
     pub(super) ownership: Arc<Ownership>,
     pub(super) slabs: Arc<SlabPool>,
+    /// That of all databases that share them.
+    pub(super) slab_clock: Arc<dyn Clock>,
     /// The file system of the commit cursor.
     pub(super) fs: Arc<dyn Fs>,
     pub(super) sync_interval: Duration,
 }
 
 impl LogUpkeep {
+    /// Returns memory to the system that no memtable took for a while; returns when to look again, `None` for after
+    /// the next notice.
+    pub(super) fn give_up_unused_slabs(&self) -> Option<Duration> {
+        self.slabs.give_up_unused(self.slab_clock.now())
+    }
+
     /// Returns `true` after a failed sync of the log, until a flush resumes it.
     pub(super) fn has_failed(&self) -> bool {
         self.log.has_failed()

@@ -60,6 +60,7 @@ mod reads;
 mod recovery;
 mod removal;
 mod require;
+pub(crate) mod resources;
 mod restore;
 pub(crate) mod retries;
 mod salvage;
@@ -71,11 +72,13 @@ mod stall;
 mod stats;
 #[cfg(test)]
 mod testing;
+mod thread_pool;
 mod transaction;
 mod unconfirmed;
 mod values;
 mod verify;
 mod write;
+mod write_budget;
 
 use std::sync::Arc;
 
@@ -99,6 +102,7 @@ pub use inject::InMemory;
 pub use leases::LeaseHolder;
 pub use modify::{Swap, Updated};
 pub use open::Builder;
+pub use resources::{ResourceUsage, Resources};
 pub use salvage::{DoubtfulKeys, Salvage, SalvageReport, SalvagedPartition};
 pub use stall::StallHealth;
 pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};

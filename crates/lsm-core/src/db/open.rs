@@ -21,26 +21,23 @@ use super::handle::Db;
 use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
-use super::leases::LeaseTable;
 use super::locks::LockTable;
 use super::log::{DbLogEnv, Log, LogSettings};
-use super::obsolete::ObsoleteFiles;
 use super::ownership::{Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::recovery::{OpenPlan, RecoveredState};
+use super::resources::{Resources, WriteMemory, block_cache, open_files, options_within};
 use super::scheduler::Scheduler;
-use crate::cache::Blocks;
-use crate::clock::{Clock, RateLimiter, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::Result;
-use crate::fs::{Fs, OpenFiles, OsFs};
+use crate::fs::{Fs, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OtherWriter, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
-use crate::sstable::BlockCache;
 use crate::stats::Counters;
 use crate::types::PartitionId;
 use crate::version::{DbVersion, Missing, TableContext};
@@ -64,6 +61,7 @@ pub struct Builder {
     takes_over: bool,
     skips_log: bool,
     expected: OpenCheck,
+    resources: Option<Resources>,
 }
 
 impl Db {
@@ -92,6 +90,7 @@ impl Builder {
             takes_over: false,
             skips_log: false,
             expected: OpenCheck::default(),
+            resources: None,
         }
     }
 
@@ -189,6 +188,12 @@ impl Builder {
         self
     }
 
+    /// Shares these with other databases of the process. Default: nothing is shared.
+    pub fn resources(mut self, resources: &Resources) -> Builder {
+        self.resources = Some(resources.clone());
+        self
+    }
+
     /// Another file system, for tests and exotic media. Default: the operating system's.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
         self.fs = fs;
@@ -256,16 +261,19 @@ impl Builder {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, listeners, inject, access, .. } = self;
+        let resources = self.resources;
+        let options = options_within(resources.as_ref(), options);
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
         let found = DbFolder::find(fs, &dir, access, self.takes_over, self.expected)?;
         let DbFolder { fs, dir, lock, mut missing, writer_epoch } = found;
-        let cache = Arc::new(Blocks::new(options.cache_bytes));
+        let cache = block_cache(resources.as_ref(), &options);
         let folder = Start {
             fs: &fs,
             dir: &dir,
             clock: &clock,
             options: &options,
+            resources: resources.as_ref(),
             provider: self.hooks.as_deref(),
             events: &events,
             access,
@@ -277,11 +285,8 @@ impl Builder {
         let (context, hooks, begun) = folder.start(&mut *random)?;
         let RecoveredState { versions, last_seq, memtables, segments, orphans, cursor } = begun;
         let version = versions.current().clone();
-        let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
-        let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let leases = LeaseTable::new(clock.clone(), options.leased_bytes_max);
-        let under_way = context.under_way.clone();
-        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way);
+        let memory = WriteMemory::of(resources.as_ref(), &options, &context.clock);
+        let obsolete = context.obsolete_files(&options);
         let catalog = Arc::new(Catalog::new(versions, cursor.clone(), obsolete));
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
@@ -289,24 +294,22 @@ impl Builder {
             cursor.begin(version.edit_number, last_seq)?;
             CommitCursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
-        add_partitions(&catalog, &version, &hooks, memtables, &slabs);
+        add_partitions(&catalog, &version, &hooks, memtables, &memory.slabs);
         catalog.obsolete().add_files(version.edit_number, orphans.files);
         catalog.obsolete().add_generations(orphans.generations);
         let counters: Arc<Counters> = Arc::default();
         let ownership = Arc::new(Ownership::new(&context, cursor.clone(), lock));
-        let background = Arc::new(Background::new(mode, clock, events.clone()));
+        let background = Arc::new(Background::new(mode, clock.clone(), events.clone()));
         let log_env = DbLogEnv::of(&catalog, &ownership, &background, &events, &counters);
         let settings = LogSettings::new(&context, &options);
         let log = Arc::new(Log::new(settings, last_seq, Arc::new(log_env)));
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
-        let tables = context.table_context(block_cache, missing, options.tables_mapped);
+        let tables = context.table_context(cache.blocks(), missing, options.tables_mapped);
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
-        let io = background_io(&context, &options, mode, &counters);
-        let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, io);
-        runner.inject.clone_from(&inject.entries);
-        let runner = Arc::new(runner);
+        let io = BackgroundIo::new(&options, &clock, resources.as_ref(), mode, counters.clone());
+        let runner = job_runner(&context, &tables, &commit, &catalog, &events, io, &inject);
         let scheduler =
-            Scheduler::new(&context, &options, &slabs, &log, &runner, &background, &ownership);
+            Scheduler::new(&context, &options, &memory, &log, &runner, &background, &ownership);
         start(Arc::new(DbInner {
             scheduler: Arc::new(scheduler),
             snapshots: runner.snapshots.clone(),
@@ -314,7 +317,7 @@ impl Builder {
             runner,
             ownership,
             context,
-            setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
+            setup: Setup::new(options, tables, cache, memory, resources, self.hooks, inject),
             counters,
             catalog,
             log,
@@ -330,6 +333,7 @@ struct Start<'a> {
     dir: &'a Path,
     clock: &'a Arc<dyn Clock>,
     options: &'a Options,
+    resources: Option<&'a Resources>,
     provider: Option<&'a dyn HookProvider>,
     events: &'a Arc<Events>,
     access: OpenMode,
@@ -360,6 +364,7 @@ impl Start<'_> {
             dir,
             clock,
             options,
+            resources,
             provider,
             events,
             access,
@@ -369,7 +374,7 @@ impl Start<'_> {
             ..
         } = *self;
         let is_writing = access == OpenMode::Writing;
-        let files = OpenFiles::new(fs.clone(), options.open_files_max);
+        let files = open_files(resources, fs.clone(), options);
         let fork = match writer_epoch {
             Some(writer_epoch) => writer_epoch.fork(&files, dir)?,
             None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&files, dir)?,
@@ -405,17 +410,6 @@ impl Start<'_> {
     }
 }
 
-/// The rate at which jobs write.
-fn background_io(
-    context: &DbContext,
-    options: &Options,
-    mode: BackgroundMode,
-    counters: &Arc<Counters>,
-) -> BackgroundIo {
-    let limiter = RateLimiter::new(options.background_bytes_per_second, context.clock.clone());
-    BackgroundIo::new(Arc::new(limiter), mode, counters.clone())
-}
-
 /// The means by which jobs run.
 fn job_runner(
     context: &DbContext,
@@ -424,10 +418,11 @@ fn job_runner(
     catalog: &Arc<Catalog>,
     events: &Arc<Events>,
     io: BackgroundIo,
-) -> JobRunner {
+    inject: &Injections,
+) -> Arc<JobRunner> {
     let cache = tables.cache.clone();
     let are_mapped = tables.are_mapped;
-    JobRunner {
+    Arc::new(JobRunner {
         factory: TableFactory { cache, are_mapped, ..context.factory() },
         tables: tables.clone(),
         commit: commit.clone(),
@@ -437,8 +432,8 @@ fn job_runner(
         counters: io.counters().clone(),
         io: Arc::new(io),
         calendar: Arc::new(Calendar::new(context.clock.clone(), events.clone())),
-        inject: None,
-    }
+        inject: inject.entries.clone(),
+    })
 }
 
 /// Adds the partitions of `version` with their hooks, and with what the log held of them and no
@@ -474,7 +469,8 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     let inner = db.inner();
     if !inner.ownership.is_read_only() {
         // Last, because the threads use all other parts.
-        inner.scheduler.start(inner.setup.options.compaction_threads)?;
+        let pool = inner.setup.resources.as_ref().map(Resources::threads);
+        inner.scheduler.start(inner.setup.options.compaction_threads, pool)?;
         for partition in &partitions {
             inner.scheduler.restorer().retry_gaps(partition);
         }

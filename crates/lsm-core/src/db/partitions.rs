@@ -133,6 +133,7 @@ impl DbInner {
         // The memory of its memtables counted for the stall of all partitions, and no flush will
         // report that it is free.
         self.commit.note_released(active_bytes);
+        self.scheduler.sealer().note_memory();
         self.scheduler.stall().update(std::iter::once(&*partition));
         self.scheduler.forget(partition.id);
         self.scheduler.background().wake_all();

@@ -22,12 +22,14 @@ use super::log::Log;
 use super::log_upkeep::LogUpkeep;
 use super::ownership::Ownership;
 use super::removal::Removal;
+use super::resources::WriteMemory;
 use super::restore::Restorer;
 use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
+use super::thread_pool::ThreadPool;
 use super::values::{BlobGcGoals, ValueReclaimer};
+use super::write_budget::BudgetShare;
 use crate::error::{Error, Result};
-use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -43,6 +45,8 @@ pub(super) struct Scheduler {
     stall: Arc<Stall>,
     background: Arc<Background>,
     ownership: Arc<Ownership>,
+    /// Of the memory of many databases, if they share it.
+    share: Option<Arc<BudgetShare>>,
 }
 
 impl Scheduler {
@@ -51,7 +55,7 @@ impl Scheduler {
     pub(super) fn new(
         context: &DbContext,
         options: &Options,
-        slabs: &Arc<SlabPool>,
+        memory: &WriteMemory,
         log: &Arc<Log>,
         runner: &Arc<JobRunner>,
         background: &Arc<Background>,
@@ -60,7 +64,9 @@ impl Scheduler {
         let JobRunner { catalog, commit, events, counters, .. } = &**runner;
         let jobs_env = DbJobsEnv::of(catalog, &runner.snapshots, commit, &runner.calendar);
         let jobs = Arc::new(Jobs::new(Arc::new(jobs_env)));
+        let share = memory.budget.as_ref().map(|budget| budget.enter(background.clone()));
         let stall_env = DbStallEnv {
+            share: share.clone(),
             catalog: catalog.clone(),
             log: log.clone(),
             jobs: jobs.clone(),
@@ -72,7 +78,8 @@ impl Scheduler {
         let limits = MemtableLimits {
             write_buffer_bytes: options.write_buffer_bytes,
             wal_bytes_max: options.wal_bytes_max,
-            slabs: slabs.clone(),
+            slabs: memory.slabs.clone(),
+            share: share.clone(),
             wishes: context.wishes.clone(),
         };
         let parts = JobParts {
@@ -98,10 +105,12 @@ impl Scheduler {
                 log: log.clone(),
                 catalog: catalog.clone(),
                 ownership: ownership.clone(),
-                slabs: slabs.clone(),
+                slabs: memory.slabs.clone(),
+                slab_clock: memory.clock.clone(),
                 fs: context.fs.clone(),
                 sync_interval: Duration::from_millis(options.sync_interval_ms),
             },
+            share,
             flusher,
             compactor,
             jobs,
@@ -111,12 +120,23 @@ impl Scheduler {
         }
     }
 
-    /// Starts the threads.
+    /// Starts the threads, or takes those of a pool.
     ///
     /// # Errors
     /// If the operating system gives none.
-    pub(super) fn start(self: &Arc<Self>, compaction_threads: usize) -> Result<()> {
-        self.background.start(self, compaction_threads)
+    pub(super) fn start(
+        self: &Arc<Self>,
+        compaction_threads: usize,
+        pool: Option<&Arc<ThreadPool>>,
+    ) -> Result<()> {
+        self.background.start(self, compaction_threads, pool)
+    }
+
+    /// Ends the count of the memtables of a closed database in those of many.
+    pub(super) fn leave_budget(&self) {
+        if let Some(share) = &self.share {
+            share.leave();
+        }
     }
 
     /// The flushes, and the resumption after a failed sync of the log.
@@ -252,7 +272,11 @@ impl Worker for Scheduler {
     }
 
     fn flush_one(&self) -> Result<bool> {
-        if self.ownership.is_fenced() { Ok(false) } else { self.flusher.flush_one() }
+        if self.ownership.is_fenced() {
+            return Ok(false);
+        }
+        self.sealer().seal_if_asked();
+        self.flusher.flush_one()
     }
 
     fn compact_one(&self) -> Result<bool> {
@@ -288,7 +312,7 @@ impl Worker for Scheduler {
     }
 
     fn give_up_memory(&self) -> Option<Duration> {
-        self.log.slabs.give_up_unused(self.background.now())
+        self.log.give_up_unused_slabs()
     }
 
     fn has_work(&self) -> bool {

@@ -12,6 +12,7 @@ use super::job_parts::JobParts;
 use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
 use super::stall::Stall;
+use super::write_budget::BudgetShare;
 use crate::error::Result;
 use crate::hooks::{OpenWishes, StoreWishes};
 use crate::memtable::SlabPool;
@@ -35,6 +36,8 @@ pub(super) struct MemtableLimits {
     /// A memtable that pins so much of the log is sealed.
     pub(super) wal_bytes_max: u64,
     pub(super) slabs: Arc<SlabPool>,
+    /// Of the memory of many databases, if they share it.
+    pub(super) share: Option<Arc<BudgetShare>>,
     /// Value stores ask here for flushes.
     pub(super) wishes: StoreWishes,
 }
@@ -58,12 +61,10 @@ impl CommitEnv for MemtableSealer {
     fn after_group(&self, writer: &mut LogWriter<'_>, deletions: Vec<Deletion>) {
         // The largest memtable, not the one that was just written to: a flush of it frees most, and
         // many small partitions are not flushed one by one.
-        if self.commit.active_bytes() >= self.limits.write_buffer_bytes {
-            let work = self.catalog.work();
-            let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
-            if let Some(largest) = largest {
-                self.seal(writer, &largest);
-            }
+        let bytes = self.commit.active_bytes();
+        let is_asked = self.limits.share.as_ref().is_some_and(|share| share.note_active(bytes));
+        if is_asked || bytes >= self.limits.write_buffer_bytes {
+            self.seal_largest(writer);
         }
         for Deletion { partition, span } in deletions {
             // It is in a memtable first, and tables below it can be dropped only when it is in the
@@ -103,6 +104,27 @@ impl MemtableSealer {
             stall,
             background,
             limits,
+        }
+    }
+
+    /// Notes the memory of the active memtables for other databases.
+    pub(super) fn note_memory(&self) {
+        if let Some(share) = &self.limits.share {
+            share.set_active(self.commit.active_bytes());
+        }
+    }
+
+    /// Seals the largest memtable if other databases need its memory.
+    pub(super) fn seal_if_asked(&self) {
+        if self.limits.share.as_ref().is_some_and(|share| share.take_asked()) {
+            self.seal_largest(&mut self.log.lock());
+        }
+    }
+
+    fn seal_largest(&self, writer: &mut LogWriter<'_>) {
+        let largest = self.catalog.work().largest_active();
+        if let Some(largest) = largest.and_then(|id| self.catalog.with_id(id)) {
+            self.seal(writer, &largest);
         }
     }
 
@@ -147,6 +169,7 @@ impl MemtableSealer {
 
     /// Delays writers by the memory of memtables that were sealed, and requests their flush.
     fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
+        self.note_memory();
         self.stall.update(partitions);
         self.background.wake_all();
     }

@@ -75,6 +75,12 @@ pub(super) trait StallEnv: Send + Sync {
     /// `partition`. Unrelated failures do not count.
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
 
+    /// Notes the sealed memory of the database; returns the pressure of that of all that share it. Called
+    /// under the stall's lock.
+    fn pressure_of_all(&self, _sealed_bytes: u64) -> Pressure {
+        Pressure::NONE
+    }
+
     /// Queues an event. Called under the stall's lock.
     fn tell(&self, event: &Event);
 
@@ -165,7 +171,6 @@ pub(super) struct Stall {
 impl Stall {
     /// A stall without waiters, with a write buffer of so many bytes.
     pub(super) fn new(write_buffer_bytes: u64, env: Arc<dyn StallEnv>) -> Stall {
-        let shared = Pressure { permille: 0, cause: StallCause::Sealed };
         Stall {
             half_buffer: write_buffer_bytes / 2,
             env,
@@ -173,7 +178,7 @@ impl Stall {
                 reported: BTreeMap::new(),
                 sealed: BTreeMap::new(),
                 sealed_sum: 0,
-                shared,
+                shared: Pressure::NONE,
                 news: 0,
             }),
             eased: Condvar::new(),
@@ -244,6 +249,7 @@ impl Stall {
             self.half_buffer * SEALED_SOFT,
             self.half_buffer * SEALED_HARD,
         );
+        held.shared = held.shared.or_worse(env.pressure_of_all(held.sealed_sum));
         let shared = held.shared;
         self.shared.store(shared.permille, Ordering::Relaxed);
         for (partition, pressure) in own {

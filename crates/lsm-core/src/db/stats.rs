@@ -58,6 +58,11 @@ impl Partition {
 }
 
 impl DbInner {
+    /// Memory that no memtable of the database takes. What many databases share belongs to none of them.
+    fn idle_slab_bytes(&self) -> u64 {
+        if self.setup.resources.is_some() { 0 } else { self.setup.slabs.idle_bytes() }
+    }
+
     /// Returns the statistics of the database.
     pub(super) fn stats(&self) -> Stats {
         let partitions = self.catalog.partitions();
@@ -123,7 +128,7 @@ impl DbInner {
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes
-            + self.setup.slabs.idle_bytes()
+            + self.idle_slab_bytes()
             + cache.memory_bytes()
             + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));

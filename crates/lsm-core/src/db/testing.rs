@@ -18,12 +18,12 @@ use super::log::{KeepLimits, Log, LogEnv, LogSettings, LogWriter};
 use super::obsolete::ObsoleteFiles;
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
-use crate::clock::{RateLimiter, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FaultFs, FolderFs, Fs, MemFs, OpenFiles};
 use crate::hooks::PartitionHooks;
-use crate::options::PartitionOptions;
+use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
 use crate::stats::Counters;
@@ -260,6 +260,6 @@ pub(super) fn batches_in(mem: &MemFs, segments: &[FileNo]) -> Result<Vec<u64>> {
 
 /// Background writes without a limit.
 pub(super) fn unlimited_io() -> BackgroundIo {
-    let limiter = RateLimiter::new(0, Arc::new(SystemClock::new()));
-    BackgroundIo::new(Arc::new(limiter), BackgroundMode::Threads, Arc::default())
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    BackgroundIo::new(&Options::default(), &clock, None, BackgroundMode::Threads, Arc::default())
 }

@@ -52,7 +52,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::{CalendarGuard, Clock};
-use crate::db::{Builder, Db, VerifyOptions, VerifyReport};
+use crate::db::{Builder, Db, Resources, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, OpenFiles};
 use crate::hooks::HookProvider;
@@ -159,6 +159,7 @@ struct Inner {
     /// The memtable of partitions that were not requested.
     empty: Arc<Memtable>,
     provider: Option<Arc<dyn HookProvider>>,
+    resources: Option<Resources>,
     pins: Arc<Pins>,
 
     /// A leaf.
@@ -328,7 +329,10 @@ impl Follower {
     fn db_builder(&self, options: &Options) -> Builder {
         let inner = &*self.inner;
         let builder = Db::builder(&inner.dir).options(options.clone()).fs(inner.fs.clone());
-        let builder = builder.clock(inner.clock.clone());
+        let mut builder = builder.clock(inner.clock.clone());
+        if let Some(resources) = &inner.resources {
+            builder = builder.resources(resources);
+        }
         match &inner.provider {
             Some(provider) => builder.hooks(provider.clone()),
             None => builder,

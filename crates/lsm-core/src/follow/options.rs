@@ -9,16 +9,16 @@ use parking_lot::{Mutex, RwLock};
 use super::attach::open_manifest;
 use super::tail::FollowPosition;
 use super::{Follower, FollowerState, Inner, SyncExtent};
-use crate::cache::Blocks;
 use crate::clock::{CalendarGuard, Clock, SystemClock};
+use crate::db::Resources;
 use crate::db::open::random_from_hasher_keys;
+use crate::db::resources::{block_cache, open_files};
 use crate::error::Result;
-use crate::fs::{FolderFs, Fs, OpenFiles, OsFs};
+use crate::fs::{FolderFs, Fs, OsFs};
 use crate::hooks::HookProvider;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::shared::Lease;
-use crate::sstable::BlockCache;
 use crate::types::{MemtableId, Opened};
 use crate::version::{Missing, PrefixCounts, TableContext};
 
@@ -43,6 +43,8 @@ pub struct FollowOptions {
     pub follows_tables_only: bool,
     /// The maximum memory for unflushed data of the primary, in bytes. Default 1 GiB.
     pub memtable_bytes_max: u64,
+    /// Shared with databases of the process: their block cache and bound of open files.
+    pub resources: Option<Resources>,
 }
 
 impl FollowOptions {
@@ -57,6 +59,7 @@ impl FollowOptions {
             takes_lease: true,
             follows_tables_only: false,
             memtable_bytes_max: 1 << 30,
+            resources: None,
         }
     }
 
@@ -78,9 +81,9 @@ impl FollowOptions {
         };
         let manifest = open_manifest(&*fs, &dir, None)?;
         let version = manifest.version().clone();
-        let cache = Arc::new(Blocks::new(options.cache_bytes));
-        let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
-        let files = OpenFiles::new(fs.clone(), options.open_files_max);
+        let resources = self.resources;
+        let cache = block_cache(resources.as_ref(), &options);
+        let files = open_files(resources.as_ref(), fs.clone(), &options);
         let tables = Arc::new(TableContext {
             fs: fs.clone(),
             dir: dir.clone(),
@@ -88,7 +91,7 @@ impl FollowOptions {
             // A lease holds every file that is read here, so a missing one means that the lease was
             // revoked.
             missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
-            cache: block_cache,
+            cache: cache.blocks(),
             are_mapped: options.tables_mapped,
             files: Some(files.clone()),
             prefix_counts: PrefixCounts::default(),
@@ -107,6 +110,7 @@ impl FollowOptions {
             empty: Arc::new(Memtable::new(MemtableId(0), &slabs).without_dead()),
             slabs,
             provider: hooks,
+            resources,
             pins: Arc::default(),
             partitions: RwLock::default(),
             present: ArcSwap::from_pointee(present),

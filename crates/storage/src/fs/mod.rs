@@ -24,6 +24,7 @@ mod map;
 mod mem;
 pub mod names;
 mod open_files;
+mod open_files_bound;
 mod os;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "the words of a mapped file are reached through a pointer")]
@@ -67,6 +68,7 @@ pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use names::{RESTORING, SHIPPED_PREFIX, is_shipped_mark};
 pub use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile, is_out_of_handles, is_unreadable};
+pub use open_files_bound::OpenFilesBound;
 pub use os::OsFs;
 pub use under_way::FilesUnderWay;
 pub use words::{MapMode, SharedWords};

@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::handles::{HandleHolder, add_holder};
-use super::{AppendMode, File, Fs, MappedBytes};
+use super::{AppendMode, File, Fs, MappedBytes, OpenFilesBound};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine;
 use crate::types::Process;
@@ -39,6 +39,8 @@ pub struct OpenFiles {
     // Fixed after construction.
     fs: Arc<dyn Fs>,
     limit: usize,
+    /// That of several sets, if there is one.
+    bound: Option<Arc<OpenFilesBound>>,
     process: Process,
     /// Files whose slot is filled. Relaxed: the bound may be exceeded for a moment.
     open: AtomicUsize,
@@ -74,8 +76,20 @@ struct HandleSlot {
 impl OpenFiles {
     /// A set of at most `limit` open files of `fs`.
     pub fn new(fs: Arc<dyn Fs>, limit: usize) -> Arc<OpenFiles> {
+        OpenFiles::within(fs, limit, None)
+    }
+
+    /// As [`OpenFiles::new`], within a bound for several sets.
+    pub fn within(
+        fs: Arc<dyn Fs>,
+        limit: usize,
+        bound: Option<Arc<OpenFilesBound>>,
+    ) -> Arc<OpenFiles> {
+        // A set alone may be as large as the bound.
+        let limit = bound.as_ref().map_or(limit, |bound| limit.min(bound.limit()));
         let set = Arc::new(OpenFiles {
             fs,
+            bound,
             // With 0 a file would be closed between its opening and its first read.
             limit: limit.max(1),
             process: Process::current(),
@@ -85,6 +99,9 @@ impl OpenFiles {
             queue: Mutex::default(),
         });
         let holder: Weak<OpenFiles> = Arc::downgrade(&set);
+        if let Some(bound) = &set.bound {
+            bound.add_set(holder.clone());
+        }
         add_holder(holder);
         set
     }
@@ -158,6 +175,9 @@ impl OpenFiles {
     /// Puts a file whose slot was just filled at the end of the queue, and closes others for it.
     fn admit(&self, file: &Arc<SharedFile>) {
         self.open.fetch_add(1, Ordering::Relaxed);
+        if let Some(bound) = &self.bound {
+            bound.note_opened();
+        }
         // The read for which the file was opened does not count as use. Otherwise all files would
         // be marked, and a file that is read often would look like one that was read once.
         file.is_used.store(false, Ordering::Relaxed);
@@ -171,6 +191,15 @@ impl OpenFiles {
             queue.push_back(Arc::downgrade(file));
         }
         self.close_until(self.limit);
+        if let Some(bound) = &self.bound {
+            bound.close_beyond();
+        }
+    }
+
+    /// Closes the next file in turn. Returns `true` if it has closed one.
+    pub(super) fn close_one(&self) -> bool {
+        let open = self.open_count();
+        open > 0 && self.process.is_current() && self.close_until(open - 1)
     }
 
     /// Closes files until no more than `most` are open. Returns `true` if it has closed one.
@@ -280,6 +309,9 @@ impl SharedFile {
         }
         if slot.file.take().is_some() {
             self.set.open.fetch_sub(1, Ordering::Relaxed);
+            if let Some(bound) = &self.set.bound {
+                bound.note_closed();
+            }
         }
         true
     }

@@ -20,7 +20,7 @@ pub struct HeldBackup {
 impl Harness {
     /// The file system of the store.
     pub(super) fn files(&self) -> Arc<dyn Fs> {
-        store::over(Arc::new(self.fs.clone()), self.keys.as_ref())
+        store::over(Arc::new(self.fs.clone()), self.around.keys.as_ref())
     }
 
     fn engine(&self) -> BackupEngine {

@@ -174,7 +174,7 @@ fn a_step_goes_on_after_work_that_fails() {
 #[test]
 fn threads_work_until_nothing_is_left_and_end_when_they_are_stopped() {
     let heap = Heap::new(BackgroundMode::Threads, 30, 30);
-    heap.background.start(&heap, 2).unwrap();
+    heap.background.start(&heap, 2, None).unwrap();
     heap.background.wait_idle(&*heap).unwrap();
     assert!(!heap.has_work() && heap.log.lock().last() == Some(&"removed"));
     heap.background.stop();
@@ -186,7 +186,7 @@ fn threads_work_until_nothing_is_left_and_end_when_they_are_stopped() {
 fn a_compaction_thread_is_idle_while_it_waits() {
     let heap = Heap::new(BackgroundMode::Threads, 0, 30);
     assert!(!heap.background.has_idle_compactor());
-    heap.background.start(&heap, 1).unwrap();
+    heap.background.start(&heap, 1, None).unwrap();
     heap.background.wait_idle(&*heap).unwrap();
     // It counts as idle only when it waits again, after the notice that nothing is left.
     while !heap.background.has_idle_compactor() {
@@ -201,7 +201,7 @@ fn a_compaction_thread_is_idle_while_it_waits() {
 fn who_waits_for_idleness_hears_why_it_does_not_come() {
     let heap = Heap::new(BackgroundMode::Threads, 1, 0);
     heap.is_broken.store(true, Ordering::SeqCst);
-    heap.background.start(&heap, 1).unwrap();
+    heap.background.start(&heap, 1, None).unwrap();
     let error = heap.background.wait_idle(&*heap).unwrap_err();
     assert!(error.to_string().contains("the disk is away"));
     assert_eq!(heap.background.failures().len(), 1);
@@ -218,7 +218,7 @@ fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
     let heap = Heap::new(BackgroundMode::Threads, 1, 0);
     heap.held.store(1, Ordering::SeqCst);
     let background = &heap.background;
-    background.start(&heap, 1).unwrap();
+    background.start(&heap, 1, None).unwrap();
     wait_until(|| heap.held.load(Ordering::SeqCst) == 2);
     std::thread::scope(|threads| {
         let waiter = threads.spawn(|| background.wait_idle(&*heap));
@@ -240,7 +240,7 @@ fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
 fn a_thread_that_looks_often_keeps_no_other_from_looking() {
     let heap = Heap::new(BackgroundMode::Threads, 0, 0);
     heap.is_restless.store(true, Ordering::SeqCst);
-    heap.background.start(&heap, 1).unwrap();
+    heap.background.start(&heap, 1, None).unwrap();
     while heap.compaction_looks.load(Ordering::SeqCst) < 2 {
         let looks = heap.log_looks.load(Ordering::SeqCst);
         assert!(looks < 2000, "the log was looked at {looks} times, and no table");

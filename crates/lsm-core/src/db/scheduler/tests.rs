@@ -14,6 +14,7 @@ use crate::db::ownership::HeldLock;
 use crate::db::testing::{DB, DIR, EPOCH, TestLog, catalog, unlimited_io, version_of};
 use crate::fs::{Fs, MemFs, OpenFiles};
 use crate::hooks::{EventQueue, PartitionHooks, StoreWishes};
+use crate::memtable::SlabPool;
 use crate::options::PartitionOptions;
 use crate::shared::CommitCursorWriter;
 use crate::types::{
@@ -70,7 +71,9 @@ impl Parts {
             io: Arc::new(unlimited_io()),
             inject: None,
         };
+        let clock = context.clock.clone();
         let slabs = Arc::new(SlabPool::new(0));
+        let memory = WriteMemory { slabs: slabs.clone(), clock, budget: None };
         let partition = Parts::partition(&catalog, &slabs);
         let lock = fs.try_lock(&Path::new(DIR).join("LOCK")).unwrap();
         let lock = HeldLock { _lock: lock.unwrap(), _opened: Opened::note().unwrap() };
@@ -80,7 +83,7 @@ impl Parts {
         let log = Arc::new(TestLog::new(1 << 20).log);
         let runner = Arc::new(runner);
         let scheduler =
-            Scheduler::new(&context, &options, &slabs, &log, &runner, &background, &ownership);
+            Scheduler::new(&context, &options, &memory, &log, &runner, &background, &ownership);
         Parts { scheduler: Arc::new(scheduler), log, partition }
     }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{StallCause, StallEnv};
+use super::{Pressure, SEALED_HARD, SEALED_SOFT, StallCause, StallEnv};
 use crate::db::background::Background;
 use crate::db::catalog::Catalog;
 use crate::db::errors::Reason;
 use crate::db::events::Events;
 use crate::db::jobs::Jobs;
 use crate::db::log::Log;
+use crate::db::write_budget::BudgetShare;
 use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
@@ -23,6 +24,8 @@ pub(in crate::db) struct DbStallEnv {
     pub(in crate::db) background: Arc<Background>,
     pub(in crate::db) events: Arc<Events>,
     pub(in crate::db) counters: Arc<Counters>,
+    /// Of the memory of many databases, if they share it.
+    pub(in crate::db) share: Option<Arc<BudgetShare>>,
 }
 
 impl StallEnv for DbStallEnv {
@@ -44,6 +47,13 @@ impl StallEnv for DbStallEnv {
             StallCause::Sealed => self.background.failure_of(Reason::Flush),
             StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition.id),
         }
+    }
+
+    fn pressure_of_all(&self, sealed_bytes: u64) -> Pressure {
+        let Some(share) = &self.share else { return Pressure::NONE };
+        let half = share.budget().bytes_max() / 2;
+        let sealed = share.note_sealed(sealed_bytes);
+        Pressure::of(StallCause::Sealed, sealed, half * SEALED_SOFT, half * SEALED_HARD)
     }
 
     fn tell(&self, event: &Event) {

@@ -48,6 +48,9 @@ pub(in crate::db) struct Pressure {
 }
 
 impl Pressure {
+    /// None.
+    pub(super) const NONE: Pressure = Pressure { permille: 0, cause: StallCause::Sealed };
+
     pub(super) fn of(cause: StallCause, got: u64, soft: u64, hard: u64) -> Pressure {
         Pressure { permille: share(got, soft, hard), cause }
     }

@@ -1,0 +1,168 @@
+//! [`CachePart`]: the part of a block cache that one of many databases uses.
+//!
+//! The key of a block has the number of the part in the upper bits of its file number. So the cache needs no other
+//! key, and a database without others pays nothing.
+//!
+//! Invariant: the blocks of two parts never have the same key. A file whose number needs the upper bits is not cached,
+//! nor is any of a part whose number does not fit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Blocks, CacheCounters, CacheStats};
+use crate::sstable::{Block, BlockCache, IndexedBlock};
+use crate::types::FileNo;
+
+/// Bits of a key that are the number of the file.
+const FILE_BITS: u32 = 40;
+const PARTS_MAX: u64 = 1 << (u64::BITS - FILE_BITS);
+
+/// The part of a block cache that one database uses.
+pub struct CachePart {
+    blocks: Arc<Blocks>,
+    /// Never given to another part of the cache.
+    number: u64,
+    counters: CacheCounters,
+    is_left: AtomicBool,
+}
+
+impl CachePart {
+    /// The part with a number that no other part of `blocks` has had.
+    pub fn new(blocks: Arc<Blocks>, number: u64) -> CachePart {
+        let counters = CacheCounters::new();
+        CachePart { blocks, number, counters, is_left: AtomicBool::new(false) }
+    }
+
+    /// The number of a file in the whole cache, if its blocks may be kept.
+    #[inline]
+    fn key(&self, file: FileNo) -> Option<FileNo> {
+        let fits = file.0 >> FILE_BITS == 0 && self.number < PARTS_MAX;
+        fits.then_some(FileNo(self.number << FILE_BITS | file.0))
+    }
+
+    /// As [`CachePart::key`]; none after the part was left.
+    fn key_to_keep(&self, file: FileNo) -> Option<FileNo> {
+        self.key(file).filter(|_| !self.is_left.load(Ordering::Relaxed))
+    }
+
+    /// The hits and misses of the part, and what it keeps; the capacity is that of the whole cache.
+    ///
+    /// # Cost
+    /// A look at each block of the whole cache.
+    pub fn stats(&self) -> CacheStats {
+        let (hits, misses) = self.counters.totals();
+        let [bytes, blocks] = self.blocks.part(|file| file.0 >> FILE_BITS == self.number);
+        let capacity = self.blocks.capacity;
+        CacheStats { hits, misses, bytes, capacity, blocks, free_bytes: 0 }
+    }
+
+    /// Gives back what the part keeps, and keeps nothing more.
+    ///
+    /// # Cost
+    /// A look at each block of the whole cache.
+    pub fn leave(&self) {
+        if !self.is_left.swap(true, Ordering::Relaxed) {
+            self.blocks.remove_part(|file| file.0 >> FILE_BITS == self.number);
+        }
+    }
+}
+
+impl Drop for CachePart {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl BlockCache for CachePart {
+    fn is_in_use(&self) -> bool {
+        self.blocks.is_in_use()
+    }
+
+    fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        let found = self.key(file).and_then(|file| self.blocks.get(file, offset));
+        self.counters.count(found.is_some());
+        found
+    }
+
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&IndexedBlock)) -> bool {
+        let found = self.key(file).is_some_and(|file| self.blocks.look(file, offset, look));
+        self.counters.count(found);
+        found
+    }
+
+    fn prefetch_place(&self, file: FileNo, offset: u64) {
+        if let Some(file) = self.key(file) {
+            self.blocks.prefetch_place(file, offset);
+        }
+    }
+
+    fn keeps(&self, file: FileNo, offset: u64) -> bool {
+        self.key(file).is_some_and(|file| self.blocks.keeps(file, offset))
+    }
+
+    fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        self.key_to_keep(file).is_some_and(|file| self.blocks.wants(file, offset, memory_bytes))
+    }
+
+    fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {
+        match self.key_to_keep(file) {
+            Some(file) => self.blocks.insert(file, offset, block),
+            None => block,
+        }
+    }
+
+    fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        self.key_to_keep(file).is_some_and(|file| self.blocks.has_room(file, offset, memory_bytes))
+    }
+
+    fn insert_where_free(&self, file: FileNo, offset: u64, block: Arc<Block>) {
+        if let Some(file) = self.key_to_keep(file) {
+            self.blocks.insert_where_free(file, offset, block);
+        }
+    }
+
+    fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        self.blocks.remove(self.key(file)?, offset)
+    }
+}
+
+/// The block cache of one database: its own, or its part of one of many databases.
+#[derive(Clone)]
+pub enum DbCache {
+    /// Its own.
+    Own(Arc<Blocks>),
+    /// Its part of another one.
+    Part(Arc<CachePart>),
+}
+
+impl DbCache {
+    /// A cache of its own.
+    pub fn own(bytes: u64) -> DbCache {
+        DbCache::Own(Arc::new(Blocks::new(bytes)))
+    }
+
+    /// The cache, for readers and writers of tables; `None` if it keeps nothing.
+    pub fn blocks(&self) -> Option<Arc<dyn BlockCache>> {
+        match self {
+            DbCache::Own(blocks) if blocks.capacity == 0 => None,
+            DbCache::Part(part) if part.blocks.capacity == 0 => None,
+            DbCache::Own(blocks) => Some(blocks.clone()),
+            DbCache::Part(part) => Some(part.clone()),
+        }
+    }
+
+    /// Its figures.
+    pub fn stats(&self) -> CacheStats {
+        match self {
+            DbCache::Own(blocks) => blocks.stats(),
+            DbCache::Part(part) => part.stats(),
+        }
+    }
+
+    /// Gives back what a closed database keeps in a cache of many.
+    pub fn leave(&self) {
+        if let DbCache::Part(part) = self {
+            part.leave();
+        }
+    }
+}
