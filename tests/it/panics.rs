@@ -6,7 +6,7 @@
 
 mod background;
 mod engine;
-mod filters;
+pub mod filters;
 mod value_store;
 
 use std::collections::BTreeMap;
@@ -48,7 +48,8 @@ const CALLS: [(&str, &str, bool); 13] = [
     ("edit", "shelf", true),
 ];
 
-struct Provider(TestValueStore);
+/// The hooks with the fuse of a value store.
+pub struct Provider(pub TestValueStore);
 
 impl HookProvider for Provider {
     fn compaction_filter(

@@ -1,13 +1,16 @@
 //! A process and its open databases: it ends in every way, its threads end, it starts other programs, it has
 //! limits, and it opens one folder by several paths.
 //!
-//! Kills are in `kill.rs`, forks in `tests/fork/`, file handles in `tests/few_files.rs`, hooks that panic in
-//! `panics.rs`.
+//! Kills are in `kill.rs`, forks in `tests/fork/`, file handles in `tests/few_files.rs`, each call of a hook that
+//! panics in `panics.rs`.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "it looks at folders without a call of the database"
 )]
+
+mod callbacks;
+mod memory;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::test_value_store::Fuse;
 pub(super) const REPAIR_CALLS: [&str; 4] = ["repair", "block", "has_versions", "end of a repair"];
 
 #[derive(Clone)]
-pub(super) struct Fused {
+pub struct Fused {
     pub fuse: Fuse,
     pub seals: bool,
 }
