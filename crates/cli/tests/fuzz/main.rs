@@ -2,6 +2,8 @@
 //!
 //! `scripts/fuzz.sh` searches for new inputs; what it finds goes into `corpus/`, one input a line, in hex.
 
+#[cfg(target_os = "linux")]
+mod command;
 mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,11 @@
-//! The fuzz targets: one function for each decoder. It takes any bytes, and fails by a panic.
+//! The fuzz targets: one function for each decoder, and one for the calls on a database. It takes any bytes, and fails
+//! by a panic.
 //!
 //! Called by the replay in `main.rs`, and by libFuzzer from `fuzz/`. A decoder that looks at bytes only after a
 //! checksum is called with a right one.
+
+#[path = "targets/operations.rs"]
+mod operations;
 
 use std::io::Read;
 use std::path::Path;
@@ -19,7 +23,7 @@ use siltstone::{BackgroundMode, Db, TtlFilter};
 pub type Target = fn(&[u8]);
 
 /// All targets by their names, which are those of their files in `corpus/`.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("chunks", largeval::decoders::chunks),
     ("edits", decoders::edits),
     ("export", decoders::export_description),
@@ -30,6 +34,7 @@ pub const TARGETS: [(&str, Target); 20] = [
     ("metadata", metahive::decoders::payload),
     ("name", name),
     ("object", remote::decoders::object),
+    ("operations", operations::operations),
     ("operator", operator),
     ("reply", server::decoders::reply),
     ("request", server::decoders::request),
