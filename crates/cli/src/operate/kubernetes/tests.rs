@@ -35,6 +35,7 @@ struct Node {
     name: String,
     pods: Api<Pod>,
     templates: Api<PodTemplate>,
+    leases: Api<Lease>,
     _server: Option<ApiServer>,
 }
 
@@ -58,7 +59,8 @@ impl Node {
             clock: Arc::default(),
             name: format!("{name}-{started}"),
             pods: Api::default_namespaced(client.clone()),
-            templates: Api::default_namespaced(client),
+            templates: Api::default_namespaced(client.clone()),
+            leases: Api::default_namespaced(client),
             _server: server,
         };
         node.describe(&["redis", "metrics"]);
@@ -114,6 +116,19 @@ impl Node {
                     json!({ "phase": "Running", "podIP": format!("10.0.0.{}", at + 1) }),
                 );
             }
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Leaves nothing on a real server. The pods of a template that is gone are deleted with it.
+    fn drop(&mut self) {
+        let how = DeleteParams::default();
+        let _ = self.runtime.block_on(self.templates.delete(&self.name, &how));
+        let _ = self.runtime.block_on(self.leases.delete(&self.name, &how));
+        for pod in self.list() {
+            let name = pod.metadata.name.unwrap_or_default();
+            let _ = self.runtime.block_on(self.pods.delete(&name, &how.clone().grace_period(0)));
         }
     }
 }
