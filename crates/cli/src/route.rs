@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use server::{Cluster, ClusterOptions, Nodes, Policy, Router};
+use server::{Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
 
 use crate::output::{Failure, note};
 use crate::serve::LimitArgs;
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Address of the protocol
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6400")]
     listen: String,
+    /// Address of `/metrics`, `/healthz` and `/readyz`
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
     /// Nodes of strong reads: optimal (the primary), offloaded (readers) or cost
     #[arg(long, value_name = "POLICY", default_value = "cost", value_parser = policy)]
     policy: Policy,
@@ -64,7 +67,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.login = args.login.as_ref().map(login).transpose()?;
     options.wait = Duration::from_millis(args.wait);
     options.reply = Duration::from_millis(args.reply);
-    let router = Router::start(&args.listen, Cluster::new(options)?, args.limits.limits())?;
+    let listening = RouterOptions {
+        listen: args.listen.clone(),
+        http: args.http.clone(),
+        limits: args.limits.limits(),
+    };
+    let router = Router::start_with(Cluster::new(options)?, listening)?;
     note(format_args!("siltstone: router at {}", router.address()));
     router.wait_for_signal()?;
     note("siltstone: answering what was received");

@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/readyz`: a few lines of HTTP on a port of its own. `httparse` reads the requests.
+//! [`serve`]: pages on a port of their own, by a few lines of HTTP. `httparse` reads the requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,42 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::metrics;
-use crate::node::Role;
-use crate::shared::Shared;
-
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 const REQUESTS_MAX: usize = 64;
 /// A request that is not over by then is dropped.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
+/// The answer to a request.
+pub(crate) struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+impl Answer {
+    /// Text, also that of Prometheus.
+    pub(crate) fn text(status: &'static str, body: impl Into<String>) -> Answer {
+        Answer { status, kind: "text/plain; version=0.0.4; charset=utf-8", body: body.into() }
+    }
+
+    /// The answer of `/readyz`: the reason why requests should go elsewhere, if there is one.
+    pub(crate) fn readiness(reason: Option<&str>) -> Answer {
+        match reason {
+            None => Answer::text("200 OK", "ready\n"),
+            Some(reason) => Answer::text("503 Service Unavailable", format!("{reason}\n")),
+        }
+    }
+}
+
+/// The pages of a port. The answers come at once.
+pub(crate) trait Pages: Send + Sync + 'static {
+    /// The answer for a path; `None` if there is no such page.
+    fn answer(&self, path: &str) -> Option<Answer>;
+}
+
 /// Serves until the task is aborted.
-pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn serve(pages: Arc<impl Pages>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -28,15 +52,15 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let shared = shared.clone();
+        let pages = pages.clone();
         tokio::spawn(async move {
-            let _ = timeout(TIME_MAX, answer(&shared, stream)).await;
+            let _ = timeout(TIME_MAX, answer(&*pages, stream)).await;
             drop(place);
         });
     }
 }
 
-async fn answer(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
+async fn answer(pages: &impl Pages, mut stream: TcpStream) -> std::io::Result<()> {
     let mut bytes = Vec::with_capacity(1 << 10);
     let path = loop {
         if stream.read_buf(&mut bytes).await? == 0 || bytes.len() > REQUEST_BYTES_MAX {
@@ -45,18 +69,13 @@ async fn answer(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
         match path_of(&bytes) {
             Ok(None) => {}
             Ok(Some(path)) => break path,
-            Err(status) => return send(&mut stream, status, "").await,
+            Err(status) => return send(&mut stream, &Answer::text(status, "")).await,
         }
     };
-    match path.as_str() {
-        "/metrics" => send(&mut stream, "200 OK", &metrics::text(shared)).await,
-        "/healthz" => send(&mut stream, "200 OK", "ok\n").await,
-        "/readyz" => match unready(shared) {
-            None => send(&mut stream, "200 OK", "ready\n").await,
-            Some(reason) => send(&mut stream, "503 Service Unavailable", &reason).await,
-        },
-        _ => send(&mut stream, "404 Not Found", "/metrics, /healthz, /readyz\n").await,
-    }
+    let found = pages.answer(&path);
+    let answer =
+        found.unwrap_or_else(|| Answer::text("404 Not Found", "/metrics, /healthz, /readyz\n"));
+    send(&mut stream, &answer).await
 }
 
 /// Returns the path; `None` if the request is not complete.
@@ -76,23 +95,11 @@ pub(crate) fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
     }
 }
 
-/// The reason why requests should go elsewhere.
-fn unready(shared: &Shared) -> Option<String> {
-    if shared.front.is_draining() {
-        return Some("the server ends\n".to_owned());
-    }
-    match &*shared.node.role() {
-        Role::Primary(primary) if primary.db.is_fenced() => {
-            Some("another primary has taken the database over\n".to_owned())
-        }
-        Role::Primary(_) | Role::Reader(_) => None,
-    }
-}
-
-async fn send(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+async fn send(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
+    let Answer { status, kind, body } = answer;
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {length}\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;

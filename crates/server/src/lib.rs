@@ -15,7 +15,8 @@
 //! reads level     a read at its level      scid         the commands of levels
 //! predict     a level for reads without one
 //! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
-//! node place      roles, and their change  metrics http    figures and health
+//! node place      roles, and their change  metrics pages   figures and health
+//! exposition      the text of Prometheus   http            pages over HTTP
 //! signals         the end of a process
 //! ```
 //!
@@ -47,6 +48,7 @@ mod connection;
 #[doc(hidden)]
 pub mod decoders;
 mod execute;
+mod exposition;
 mod failure;
 mod front;
 mod http;
@@ -56,6 +58,7 @@ mod level;
 mod metrics;
 mod node;
 mod options;
+mod pages;
 mod place;
 mod predict;
 mod reads;
@@ -77,7 +80,7 @@ pub use level::Wanted;
 pub use options::{Acknowledge, Limits, Options};
 pub use place::Place;
 pub use predict::Predictor;
-pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router};
+pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
 pub use server::{Role, Server};
 #[cfg(unix)]
 pub use signals::Signals;

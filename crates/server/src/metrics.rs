@@ -1,26 +1,20 @@
 //! [`Metrics`]: what the server counts, and its text for Prometheus.
 
-use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::commands::COMMANDS;
-use crate::front::count;
+use crate::exposition::{Exposition, Histogram, value};
+use crate::front::{Front, count};
 use crate::node::{Reader, Role};
 use crate::predict::Predictor;
 use crate::shared::Shared;
-
-/// The upper ends of the buckets of latencies, in microseconds.
-const BUCKETS: [u64; 10] =
-    [16, 64, 256, 1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000];
 
 /// The counts of one command.
 #[derive(Debug, Default)]
 struct Counts {
     errors: AtomicU64,
-    micros: AtomicU64,
-    /// By bucket; the last one has no upper end.
-    buckets: [AtomicU64; BUCKETS.len() + 1],
+    latencies: Histogram,
 }
 
 /// The counts of a server, from its start on.
@@ -41,10 +35,6 @@ impl Default for Metrics {
     }
 }
 
-fn value(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
 impl Metrics {
     pub(crate) fn served(&self, level: u8) {
         count(&self.levels[usize::from(level) - 1]);
@@ -52,147 +42,105 @@ impl Metrics {
 
     pub(crate) fn command(&self, command: usize, took: Duration, is_error: bool) {
         let counts = &self.commands[command];
-        let micros = took.as_micros() as u64;
-        let bucket = BUCKETS.iter().position(|end| micros <= *end).unwrap_or(BUCKETS.len());
-        count(&counts.buckets[bucket]);
-        counts.micros.fetch_add(micros, Ordering::Relaxed);
+        counts.latencies.add(took);
         if is_error {
             count(&counts.errors);
         }
     }
 
     pub(crate) fn command_count(&self) -> u64 {
-        self.commands.iter().flat_map(|counts| &counts.buckets).map(value).sum()
+        self.commands.iter().map(|counts| counts.latencies.count()).sum()
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(
-        out,
-        "# HELP siltstone_server_{name} {help}\n# TYPE siltstone_server_{name} {kind}"
-    );
-}
-
-fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _ = writeln!(out, "siltstone_server_{name}{labels} {value}");
-}
-
-fn one(out: &mut String, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-    head(out, name, kind, help);
-    line(out, name, "", value);
-}
-
-fn levels(out: &mut String, name: &str, help: &str, levels: [u64; 5]) {
-    head(out, name, "counter", help);
-    for (value, level) in levels.into_iter().zip(1..) {
-        line(out, name, &format!("{{level=\"{level}\"}}"), value);
-    }
-}
-
-/// All metrics, in the text format of Prometheus.
-pub(crate) fn text(shared: &Shared) -> String {
-    let mut out = String::new();
-    let metrics = &shared.metrics;
-    one(
-        &mut out,
-        "up",
-        "gauge",
-        "Whether the server accepts requests.",
-        u8::from(!shared.front.is_draining()),
-    );
-    one(
-        &mut out,
-        "primary",
-        "gauge",
-        "Whether the server is the primary.",
-        u8::from(shared.node.is_primary()),
-    );
-    let process = std::process::id();
-    one(&mut out, "process_id", "gauge", "The identifier of the process.", process);
-    one(&mut out, "clients", "gauge", "Open connections.", shared.front.client_count());
-    let counts = &shared.front.counts;
+/// The figures of the connections of a server or a router.
+pub(crate) fn connections(out: &mut Exposition, front: &Front) {
+    out.one("clients", "gauge", "Open connections.", front.client_count());
+    let counts = &front.counts;
     let counters = [
         ("connections_total", "Connections that were accepted.", &counts.connections),
         ("refused_connections_total", "Connections above the limit.", &counts.refused),
         ("too_large_requests_total", "Requests above a limit.", &counts.too_large),
         ("idle_connections_total", "Connections that were idle for too long.", &counts.idle),
         ("slow_connections_total", "Connections that did not read their replies.", &counts.slow),
-        ("follow_failures_total", "Failed syncs of a reader.", &metrics.follow_failures),
     ];
     for (name, help, counter) in counters {
-        one(&mut out, name, "counter", help, value(counter));
+        out.one(name, "counter", help, value(counter));
     }
+}
+
+fn levels(out: &mut Exposition, name: &str, help: &str, levels: [u64; 5]) {
+    out.head(name, "counter", help);
+    for (value, level) in levels.into_iter().zip(1..) {
+        out.line(name, &[("level", &format!("{level}"))], value);
+    }
+}
+
+/// The figures of a predictor of levels, if there is one.
+pub(crate) fn predictions(out: &mut Exposition, predictor: Option<&Predictor>) {
+    let Some(counts) = predictor.map(Predictor::counts) else { return };
+    let help = "Reads without a level, by the level that was predicted.";
+    levels(out, "predictions_total", help, counts.predictions);
+    let help = "Predictions that a client has corrected, by the level that was predicted.";
+    levels(out, "corrections_total", help, counts.corrections);
+}
+
+/// All metrics, in the text format of Prometheus.
+pub(crate) fn text(shared: &Shared) -> String {
+    let mut out = Exposition::new("siltstone_server_");
+    let metrics = &shared.metrics;
+    let is_up = !shared.front.is_draining();
+    out.one("up", "gauge", "Whether the server accepts requests.", u8::from(is_up));
+    let is_primary = u8::from(shared.node.is_primary());
+    out.one("primary", "gauge", "Whether the server is the primary.", is_primary);
+    let process = std::process::id();
+    out.one("process_id", "gauge", "The identifier of the process.", process);
+    connections(&mut out, &shared.front);
+    let failures = value(&metrics.follow_failures);
+    out.one("follow_failures_total", "counter", "Failed syncs of a reader.", failures);
     let reads = metrics.levels.each_ref().map(value);
     levels(&mut out, "reads_total", "Reads by the level at which they were served.", reads);
-    if let Some(counts) = shared.predictor.as_ref().map(Predictor::counts) {
-        let help = "Reads without a level, by the level that was predicted.";
-        levels(&mut out, "predictions_total", help, counts.predictions);
-        let help = "Predictions that a client has corrected, by the level that was predicted.";
-        levels(&mut out, "corrections_total", help, counts.corrections);
-    }
+    predictions(&mut out, shared.predictor.as_ref());
     commands(&mut out, metrics);
     match &*shared.node.role() {
         Role::Primary(primary) => {
-            out.push_str(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));
+            out.append(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));
         }
         Role::Reader(reader) => lags(&mut out, reader),
     }
-    out
+    out.into_text()
 }
 
-fn commands(out: &mut String, metrics: &Metrics) {
+fn commands(out: &mut Exposition, metrics: &Metrics) {
     let all = COMMANDS.iter().zip(&metrics.commands);
-    let used = all.filter(|(_, counts)| counts.buckets.iter().any(|bucket| value(bucket) > 0));
-    let used: Vec<_> = used.collect();
-    head(out, "errors_total", "counter", "Commands that were answered with an error.");
+    let used: Vec<_> = all.filter(|(_, counts)| counts.latencies.count() > 0).collect();
+    out.head("errors_total", "counter", "Commands that were answered with an error.");
     for (spec, counts) in &used {
-        line(out, "errors_total", &format!("{{command=\"{}\"}}", spec.name), value(&counts.errors));
+        out.line("errors_total", &[("command", spec.name)], value(&counts.errors));
     }
-    head(
-        out,
-        "command_seconds",
-        "histogram",
-        "Time from a request to its reply, without the sync.",
-    );
+    let help = "Time from a request to its reply, without the sync.";
+    out.head("command_seconds", "histogram", help);
     for (spec, counts) in &used {
-        let name = spec.name;
-        let mut sum = 0;
-        for (at, bucket) in counts.buckets.iter().enumerate() {
-            sum += value(bucket);
-            let end =
-                BUCKETS.get(at).map_or("+Inf".to_owned(), |end| (*end as f64 / 1e6).to_string());
-            let labels = format!("{{command=\"{name}\",le=\"{end}\"}}");
-            line(out, "command_seconds_bucket", &labels, sum);
-        }
-        let labels = format!("{{command=\"{name}\"}}");
-        line(out, "command_seconds_sum", &labels, value(&counts.micros) as f64 / 1e6);
-        line(out, "command_seconds_count", &labels, sum);
+        out.histogram("command_seconds", &[("command", spec.name)], &counts.latencies);
     }
 }
 
 /// The distance of each partition of a reader from the primary.
-fn lags(out: &mut String, reader: &Reader) {
-    let mut operations = String::new();
-    let mut ages = String::new();
-    for name in reader.secondary.partition_names() {
-        let Ok(Some(partition)) = reader.partition(&name) else { continue };
-        let lag = partition.lag();
-        let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let labels = format!("{{partition=\"{name}\"}}");
+fn lags(out: &mut Exposition, reader: &Reader) {
+    let names = reader.secondary.partition_names();
+    let opened = names.iter().filter_map(|name| Some((name, reader.partition(name).ok()??)));
+    let lags: Vec<_> = opened.map(|(name, partition)| (name, partition.lag())).collect();
+    let help = "Operations of the primary that the reader does not have yet.";
+    out.head("lag_operations", "gauge", help);
+    for (name, lag) in &lags {
         if let Some(count) = lag.operations {
-            line(&mut operations, "lag_operations", &labels, count);
-        }
-        if let Some(age) = lag.age {
-            line(&mut ages, "lag_seconds", &labels, age.as_secs_f64());
+            out.line("lag_operations", &[("partition", name)], count);
         }
     }
-    head(
-        out,
-        "lag_operations",
-        "gauge",
-        "Operations of the primary that the reader does not have yet.",
-    );
-    out.push_str(&operations);
-    head(out, "lag_seconds", "gauge", "Time since the reader had everything.");
-    out.push_str(&ages);
+    out.head("lag_seconds", "gauge", "Time since the reader had everything.");
+    for (name, lag) in &lags {
+        if let Some(age) = lag.age {
+            out.line("lag_seconds", &[("partition", name)], age.as_secs_f64());
+        }
+    }
 }

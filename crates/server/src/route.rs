@@ -5,11 +5,13 @@
 //! item     one request: its level, policy, cursor       link     a connection to a node
 //! session  the state of a client                        client   attempts, order, outcomes
 //! router   a server in front of it                      sink     replies on their way
+//! figures  metrics and health of a router
 //! ```
 
 mod choice;
 mod client;
 mod cluster;
+mod figures;
 mod item;
 pub(crate) mod link;
 mod router;
@@ -19,4 +21,4 @@ mod sink;
 pub use choice::Policy;
 pub use client::Client;
 pub use cluster::{Cluster, ClusterOptions, Nodes};
-pub use router::Router;
+pub use router::{Router, RouterOptions};

@@ -24,6 +24,7 @@ use super::link::{Link, encode};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
 use crate::failure::Failure;
+use crate::front::count;
 
 /// Bytes of requests that are sent before a reply is read. More could fill the buffers of both sides, and neither would
 /// read.
@@ -231,14 +232,20 @@ impl Client {
     /// Sends a batch, and writes its replies.
     async fn exchange(&mut self, batch: Batch, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
         let Some(node) = self.cluster.node(batch.node) else { return };
-        let running = node.begin(batch.items.len() as u64, self.cluster.now());
+        let begun = self.cluster.now();
+        let running = node.begin(batch.items.len() as u64, begun);
+        let needs: Vec<Option<Need>> =
+            batch.items.iter().map(|(item, _)| self.session.need_of(item)).collect();
         let mut replies = Vec::with_capacity(batch.items.len());
         let done = self.converse(&batch, &node.address, &mut replies, sink).await;
+        let now = self.cluster.now();
         if done.is_ok() {
-            running.answered(self.cluster.now());
+            running.answered(now);
         }
+        node.counts.answered(&needs, &replies, now.saturating_sub(begun));
         let repeated = first_to_repeat(&batch.items, &replies);
         for (at, (mut item, before)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
+            node.counts.returned();
             match replies.get(at) {
                 None => {
                     item.lost_at = Some(node.address.clone());
@@ -257,6 +264,7 @@ impl Client {
             queue.push_front(item);
         }
         if done.is_err() {
+            node.counts.lost();
             self.lose(batch.node);
         }
         replies.truncate(repeated);
@@ -385,12 +393,14 @@ impl Client {
         let now = self.cluster.now();
         let until = *item.until.get_or_insert(now.saturating_add(self.cluster.options.wait));
         if now >= until {
+            count(&self.cluster.counts.refused);
             match &item.refused {
                 Some(reply) => sink.out.extend_from_slice(reply),
                 None => self.no_node(&item).reply().write(&mut sink.out, self.session.is_resp3),
             }
             return;
         }
+        count(&self.cluster.counts.waits);
         self.cluster.ask().await;
         item.avoid.clear();
         if item.refused.is_some() {

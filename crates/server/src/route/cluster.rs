@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::choice::{NodeRole, NodeView, Policy, primary_of};
+use super::figures::{Counts, NodeCounts};
 use super::link::Link;
 use crate::level::Token;
 use crate::predict::Predictor;
@@ -91,6 +92,7 @@ pub(crate) struct Node {
     /// The list does not have it any more.
     is_leaving: AtomicBool,
     known: Mutex<Known>,
+    pub(crate) counts: NodeCounts,
     /// The connection of the questions.
     link: tokio::sync::Mutex<Option<Link>>,
 }
@@ -103,6 +105,7 @@ impl Node {
             micros: AtomicU64::new(0),
             is_leaving: AtomicBool::new(false),
             known: Mutex::default(),
+            counts: NodeCounts::default(),
             link: tokio::sync::Mutex::new(None),
         }
     }
@@ -220,6 +223,7 @@ fn read(path: &Path) -> Result<String> {
 pub struct Cluster {
     pub(crate) options: ClusterOptions,
     pub(crate) predictor: Option<Predictor>,
+    pub(crate) counts: Counts,
     /// At their places, which do not change while they are in the list: the cursors of walks have them.
     nodes: ArcSwap<Vec<Arc<Node>>>,
     /// Rounds of questions, and the turn of one.
@@ -236,6 +240,7 @@ impl Cluster {
         let cluster = Cluster {
             predictor: options.predict.then(Predictor::new),
             options,
+            counts: Counts::default(),
             nodes: ArcSwap::default(),
             rounds: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(()),
@@ -332,30 +337,63 @@ impl Cluster {
         self.options.clock.now()
     }
 
-    /// `SCID.NODES`: the nodes with their roles, loads and positions.
-    pub(crate) fn described(&self) -> Reply {
-        let views = self.views();
+    /// The nodes with what is known about them.
+    pub(crate) fn described(&self) -> Vec<Described> {
+        let nodes = self.nodes();
+        let views: Vec<NodeView> = nodes.iter().map(|node| node.view()).collect();
         let primary = primary_of(&views);
-        let described = self.nodes().into_iter().zip(&views).enumerate();
-        let described = described.map(|(at, (node, view))| {
-            let role = match view.role {
-                None if node.is_leaving() => "leaving",
-                None => "down",
-                Some(NodeRole::Reader) => "reader",
-                Some(_) if primary == Some(at) => "primary",
-                Some(_) => "taken over",
-            };
+        let newest = primary.and_then(|at| views[at].position);
+        let described = nodes.into_iter().zip(views).enumerate();
+        described
+            .map(|(at, (node, view))| {
+                let role = match view.role {
+                    None if node.is_leaving() => "leaving",
+                    None => "down",
+                    Some(NodeRole::Reader) => "reader",
+                    Some(_) if primary == Some(at) => "primary",
+                    Some(_) => "taken over",
+                };
+                Described { node, view, role, lag: lag(view.position, newest) }
+            })
+            .collect()
+    }
+
+    /// `SCID.NODES`: the nodes with their roles, loads and positions.
+    pub(crate) fn reply(&self) -> Reply {
+        let described = self.described().into_iter().map(|it| {
+            let view = it.view;
             let position =
                 view.position.map_or(Reply::Nil, |it| Reply::text(Token(it).to_string()));
             Reply::Map(vec![
-                (Reply::text("address"), Reply::text(node.address.clone())),
-                (Reply::text("role"), Reply::text(role)),
+                (Reply::text("address"), Reply::text(it.node.address.clone())),
+                (Reply::text("role"), Reply::text(it.role)),
                 (Reply::text("requests"), Reply::count(view.load)),
                 (Reply::text("microseconds"), Reply::count(view.micros)),
                 (Reply::text("token"), position),
             ])
         });
         Reply::Array(described.collect())
+    }
+}
+
+/// The operations that a node at `own` lacks; `None` in another epoch.
+fn lag(own: Option<Commit>, newest: Option<Commit>) -> Option<u64> {
+    let (own, newest) = own.zip(newest)?;
+    (own.epoch == newest.epoch).then(|| newest.seq.get().saturating_sub(own.seq.get()))
+}
+
+/// A node with what is known about it.
+pub(crate) struct Described {
+    pub(crate) node: Arc<Node>,
+    pub(crate) view: NodeView,
+    pub(crate) role: &'static str,
+    /// Operations of the primary that it lacks.
+    pub(crate) lag: Option<u64>,
+}
+
+impl Described {
+    pub(crate) fn address(&self) -> &str {
+        &self.node.address
     }
 }
 

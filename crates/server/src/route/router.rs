@@ -13,44 +13,82 @@ use tokio::task::JoinHandle;
 
 use super::client::Client;
 use super::cluster::Cluster;
+use super::figures::RouterPages;
 use super::sink::{Connection, Sink};
 use crate::budget::Incomplete;
 use crate::front::{self, Event, Front, count};
+use crate::http;
 use crate::options::Limits;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next};
+
+/// The options of a [`Router`].
+#[derive(Clone, Debug)]
+pub struct RouterOptions {
+    /// The address of the protocol. Default: `127.0.0.1:6400`. Port 0 takes a free one.
+    pub listen: String,
+    /// The address of metrics and health. Default: none.
+    pub http: Option<String>,
+    /// Bounds; those of replies and transactions are the nodes'.
+    pub limits: Limits,
+}
+
+impl Default for RouterOptions {
+    fn default() -> RouterOptions {
+        RouterOptions { listen: "127.0.0.1:6400".to_owned(), http: None, limits: Limits::default() }
+    }
+}
 
 /// A running router. Dropping it ends it as [`Router::stop`] does.
 pub struct Router {
     front: Arc<Front>,
     address: SocketAddr,
+    http: Option<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
 
 impl Router {
-    /// Serves at the address `listen`.
+    /// Serves at the address `listen`, without metrics; [`Router::start_with`] has more options.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if the address is taken.
+    /// Those of [`Router::start_with`].
     pub fn start(listen: &str, cluster: Cluster, limits: Limits) -> Result<Router> {
+        let options = RouterOptions { listen: listen.to_owned(), limits, ..Default::default() };
+        Router::start_with(cluster, options)
+    }
+
+    /// Serves the nodes of `cluster`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if an address is taken.
+    pub fn start_with(cluster: Cluster, options: RouterOptions) -> Result<Router> {
         let runtime = front::runtime("siltstone-route", None)?;
-        let listener = front::bound(&runtime, listen)?;
+        let listener = front::bound(&runtime, &options.listen)?;
+        let pages = options.http.as_deref().map(|at| front::bound(&runtime, at)).transpose()?;
         let address = front::local(&listener)?;
-        let front = Arc::new(Front::new(limits));
+        let http = pages.as_ref().map(front::local).transpose()?;
+        let front = Arc::new(Front::new(options.limits));
         let cluster = Arc::new(cluster);
         let accepting = front::accept(front.clone(), listener, {
             let front = front.clone();
             let cluster = cluster.clone();
             move |stream| serve(front.clone(), cluster.clone(), stream)
         });
-        let tasks = vec![runtime.spawn(accepting), runtime.spawn(cluster.watch())];
-        Ok(Router { front, address, tasks, runtime: Some(runtime) })
+        let figures = Arc::new(RouterPages { front: front.clone(), cluster: cluster.clone() });
+        let mut tasks = vec![runtime.spawn(accepting), runtime.spawn(cluster.watch())];
+        tasks.extend(pages.map(|listener| runtime.spawn(http::serve(figures, listener))));
+        Ok(Router { front, address, http, tasks, runtime: Some(runtime) })
     }
 
     /// The address of the protocol.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of metrics and health.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// Waits until the process gets SIGTERM or SIGINT.

@@ -15,6 +15,7 @@ use super::link::{Greeted, encode, text_of};
 use crate::commands::Verb;
 use crate::execute::{echo, unknown, wrong_count};
 use crate::failure::Failure;
+use crate::front::count;
 use crate::level::{Token, Wanted, newer};
 use crate::predict::{Guess, Predictor};
 use crate::reply::Reply;
@@ -123,6 +124,14 @@ impl Session {
         }
     }
 
+    /// The need of a write or of a read.
+    pub(crate) fn need_of(&self, item: &Item) -> Option<Need> {
+        if item.is_change() {
+            return Some(Need::Write);
+        }
+        if item.is_read() { item.need(self.level, self.token).ok() } else { None }
+    }
+
     /// Notes that a request goes to `node`.
     pub(crate) fn sent(&mut self, item: &Item, node: usize) {
         match item.verb() {
@@ -224,7 +233,7 @@ impl Session {
             Some(lost) if item.verb() != Some(Verb::Quit) => {
                 let node = cluster.node(lost.node);
                 let address = node.map_or("its node".to_owned(), |node| node.address.clone());
-                self.answer_lost(&address, item)
+                self.answer_lost(cluster, &address, item)
             }
             _ => self.answer_own(cluster, item),
         };
@@ -232,7 +241,12 @@ impl Session {
     }
 
     /// In a transaction whose node was lost.
-    fn answer_lost(&mut self, address: &str, item: &Item) -> Result<Reply, Failure> {
+    fn answer_lost(
+        &mut self,
+        cluster: &Cluster,
+        address: &str,
+        item: &Item,
+    ) -> Result<Reply, Failure> {
         match item.verb() {
             Some(Verb::Multi) => {
                 if let Some(transaction) = &mut self.transaction {
@@ -247,7 +261,7 @@ impl Session {
             Some(Verb::Exec) => {
                 self.transaction = None;
                 Err(match &item.lost_at {
-                    Some(address) => lost(address),
+                    Some(address) => lost(cluster, address),
                     None => Failure::Refused(
                         format!(
                             "EXECABORT the connection to {address} was lost, and nothing was done"
@@ -267,7 +281,7 @@ impl Session {
         let name = &item.request[0];
         let arguments = &item.request[1..];
         if name.eq_ignore_ascii_case(b"SCID.NODES") {
-            return Ok(cluster.described());
+            return Ok(cluster.reply());
         }
         if name.eq_ignore_ascii_case(b"SCID.ROUTE") {
             return self.set_policy(arguments);
@@ -277,7 +291,7 @@ impl Session {
             return Err(wrong_count(spec));
         }
         if let Some(address) = &item.lost_at {
-            return Err(lost(address));
+            return Err(lost(cluster, address));
         }
         match spec.verb {
             Verb::Ping | Verb::Echo => echo(spec.verb, arguments),
@@ -338,7 +352,8 @@ impl Session {
 }
 
 /// The reply to a write that a node may have done.
-pub(crate) fn lost(address: &str) -> Failure {
+fn lost(cluster: &Cluster, address: &str) -> Failure {
+    count(&cluster.counts.unknown);
     let text = format!(
         "UNKNOWN the connection to {address} was lost, and it is unknown whether the write took effect"
     );

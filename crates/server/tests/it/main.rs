@@ -11,6 +11,7 @@ mod linear;
 mod model;
 mod model_state;
 mod operations;
+mod pages;
 mod predict;
 mod roles;
 mod route;

@@ -1,24 +1,12 @@
 //! Users, metrics, health, many connections, and the end of a server.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use server::{Place, Role, Server, Users};
 
 use crate::client::{Client, encoded, options, primary, reader, text};
 use crate::commands::check;
-
-fn http(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).unwrap();
-    reply
-}
-
-fn get(address: SocketAddr, path: &str) -> String {
-    http(address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
-}
+use crate::pages::{get, http};
 
 #[test]
 fn users_do_what_they_may() {

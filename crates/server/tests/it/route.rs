@@ -172,7 +172,9 @@ fn transactions_and_walks_stay_at_their_node() {
 }
 
 /// A node that answers as a test says; `None` ends the connection.
-fn node(answer: impl Fn(&[String]) -> Option<Vec<u8>> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn node(
+    answer: impl Fn(&[String]) -> Option<Vec<u8>> + Send + Sync + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -208,7 +210,7 @@ fn serve(
 }
 
 /// The answers of every node: its role, and a token.
-fn usual(role: &str, words: &[String]) -> Vec<u8> {
+pub(crate) fn usual(role: &str, words: &[String]) -> Vec<u8> {
     match words[0].as_str() {
         "INFO" => {
             let info = format!("role:{role}\r\nscid_token:1-5\r\n");
