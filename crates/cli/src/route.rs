@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Address of the protocol
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6400")]
     listen: String,
-    /// Address of `/metrics`, `/healthz` and `/readyz`
+    /// Address of the page for people at `/`, and of `/metrics`, `/healthz` and `/readyz`
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// Nodes of strong reads: optimal (the primary), offloaded (readers) or cost

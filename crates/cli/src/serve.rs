@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Address of the protocol
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
     listen: String,
-    /// Address of `/metrics`, `/healthz` and `/readyz`
+    /// Address of the page for people at `/`, and of `/metrics`, `/healthz` and `/readyz`
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// Address that a primary notes for the clients of readers; without it, that of --listen

@@ -94,6 +94,10 @@ impl Histogram {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
+    pub(crate) fn mean_micros(&self) -> f64 {
+        value(&self.micros) as f64 / self.count().max(1) as f64
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(value).sum()
     }

@@ -8,6 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::page::POLICY;
+
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 const REQUESTS_MAX: usize = 64;
@@ -25,6 +27,11 @@ impl Answer {
     /// Text, also that of Prometheus.
     pub(crate) fn text(status: &'static str, body: impl Into<String>) -> Answer {
         Answer { status, kind: "text/plain; version=0.0.4; charset=utf-8", body: body.into() }
+    }
+
+    /// The page for people.
+    pub(crate) fn page(html: String) -> Answer {
+        Answer { status: "200 OK", kind: "text/html; charset=utf-8", body: html }
     }
 
     /// The answer of `/readyz`: the reason why requests should go elsewhere, if there is one.
@@ -74,7 +81,7 @@ async fn answer(pages: &impl Pages, mut stream: TcpStream) -> std::io::Result<()
     };
     let found = pages.answer(&path);
     let answer =
-        found.unwrap_or_else(|| Answer::text("404 Not Found", "/metrics, /healthz, /readyz\n"));
+        found.unwrap_or_else(|| Answer::text("404 Not Found", "/, /metrics, /healthz, /readyz\n"));
     send(&mut stream, &answer).await
 }
 
@@ -100,7 +107,8 @@ async fn send(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n"
+         Content-Security-Policy: {POLICY}\r\nX-Content-Type-Options: nosniff\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;

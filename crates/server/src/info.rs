@@ -25,6 +25,7 @@ pub(crate) fn info(shared: &Shared) -> Reply {
         ("# Stats\r\ntotal_commands_processed", shared.metrics.command_count().to_string()),
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),
+        ("scid_health", shared.health()),
         ("scid_bucket", u8::from(shared.node.place.is_bucket()).to_string()),
     ];
     for (name, value) in lines {

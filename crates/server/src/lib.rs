@@ -17,6 +17,7 @@
 //! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
 //! node place      roles, and their change  metrics pages   figures and health
 //! exposition      the text of Prometheus   http            pages over HTTP
+//! page            HTML for people          health          why a database is not well
 //! signals         the end of a process
 //! ```
 //!
@@ -51,6 +52,7 @@ mod execute;
 mod exposition;
 mod failure;
 mod front;
+mod health;
 mod http;
 mod info;
 mod keys;
@@ -58,6 +60,7 @@ mod level;
 mod metrics;
 mod node;
 mod options;
+mod page;
 mod pages;
 mod place;
 mod predict;

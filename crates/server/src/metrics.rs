@@ -3,6 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::commands::COMMANDS;
 use crate::exposition::{Exposition, Histogram, value};
 use crate::front::{Front, count};
@@ -23,6 +25,8 @@ pub(crate) struct Metrics {
     commands: [Counts; COMMANDS.len()],
     levels: [AtomicU64; 5],
     pub(crate) follow_failures: AtomicU64,
+    /// The failure of the last sync of a reader, if it failed.
+    pub(crate) follow_failure: Mutex<Option<String>>,
 }
 
 impl Default for Metrics {
@@ -31,6 +35,7 @@ impl Default for Metrics {
             commands: std::array::from_fn(|_| Counts::default()),
             levels: Default::default(),
             follow_failures: AtomicU64::new(0),
+            follow_failure: Mutex::new(None),
         }
     }
 }
@@ -46,6 +51,29 @@ impl Metrics {
         if is_error {
             count(&counts.errors);
         }
+    }
+
+    /// Notes the outcome of a sync of a reader.
+    pub(crate) fn followed(&self, failure: Option<String>) {
+        if failure.is_some() {
+            count(&self.follow_failures);
+        }
+        *self.follow_failure.lock() = failure;
+    }
+
+    /// The reads by level, from 1 on.
+    pub(crate) fn reads(&self) -> [u64; 5] {
+        self.levels.each_ref().map(value)
+    }
+
+    /// The commands that were used: name, requests, errors, mean time in microseconds.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = (&'static str, u64, u64, f64)> {
+        let all = COMMANDS.iter().zip(&self.commands);
+        let used = all.filter(|(_, counts)| counts.latencies.count() > 0);
+        used.map(|(spec, counts)| {
+            let mean = counts.latencies.mean_micros();
+            (spec.name, counts.latencies.count(), value(&counts.errors), mean)
+        })
     }
 
     pub(crate) fn command_count(&self) -> u64 {

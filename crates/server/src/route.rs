@@ -5,7 +5,7 @@
 //! item     one request: its level, policy, cursor       link     a connection to a node
 //! session  the state of a client                        client   attempts, order, outcomes
 //! router   a server in front of it                      sink     replies on their way
-//! figures  metrics and health of a router
+//! figures  metrics and health of a router              page     its page for people
 //! ```
 
 mod choice;
@@ -14,6 +14,7 @@ mod cluster;
 mod figures;
 mod item;
 pub(crate) mod link;
+mod page;
 mod router;
 mod session;
 mod sink;

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::connection;
-use crate::front::{self, count};
+use crate::front;
 use crate::http;
 use crate::node::Node;
 use crate::options::Options;
@@ -106,9 +106,10 @@ async fn follow(shared: Arc<Shared>, interval: Duration) {
     loop {
         let node = shared.clone();
         let followed = tokio::task::spawn_blocking(move || node.node.follow()).await;
-        if !matches!(followed, Ok(Ok(()))) {
-            count(&shared.metrics.follow_failures);
-        }
+        shared.metrics.followed(match followed {
+            Ok(followed) => followed.err().map(|error| error.to_string()),
+            Err(_) => Some("it panicked; this is a bug of the server".to_owned()),
+        });
         tokio::time::sleep(interval).await;
     }
 }

@@ -77,10 +77,12 @@ impl ClusterOptions {
 }
 
 /// The answer of a node to the last question.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     role: Option<NodeRole>,
     position: Option<Commit>,
+    /// The health of its database.
+    health: Option<String>,
 }
 
 /// A node.
@@ -111,7 +113,7 @@ impl Node {
     }
 
     fn view(&self) -> NodeView {
-        let known = *self.known.lock();
+        let known = self.known.lock();
         NodeView {
             role: known.role.filter(|_| !self.is_leaving()),
             load: self.load.load(Ordering::Relaxed),
@@ -179,7 +181,8 @@ fn known(info: &[u8]) -> Known {
         _ => None,
     };
     let position = line_of(&text, "scid_token").and_then(|it| Token::parse(it.as_bytes()).ok());
-    Known { role, position: position.map(|token| token.0) }
+    let health = line_of(&text, "scid_health").map(str::to_owned);
+    Known { role, position: position.map(|token| token.0), health }
 }
 
 /// Requests that a node has not answered.
@@ -394,6 +397,18 @@ pub(crate) struct Described {
 impl Described {
     pub(crate) fn address(&self) -> &str {
         &self.node.address
+    }
+
+    pub(crate) fn token(&self) -> Option<String> {
+        self.view.position.map(|position| Token(position).to_string())
+    }
+
+    /// The health of its database, as it said last.
+    pub(crate) fn health(&self) -> String {
+        if self.view.role.is_none() {
+            return self.role.to_owned();
+        }
+        self.node.known.lock().health.clone().unwrap_or_else(|| "unknown".to_owned())
     }
 }
 

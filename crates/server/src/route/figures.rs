@@ -8,13 +8,14 @@ use bytes::Bytes;
 
 use super::choice::{Need, NodeRole};
 use super::cluster::{Cluster, Described};
+use super::page::page;
 use crate::exposition::{Exposition, Histogram, value};
 use crate::front::{Front, count};
 use crate::http::{Answer, Pages};
 use crate::metrics::{connections, predictions};
 
 /// The kinds of requests: by the level that decides about their node.
-const KINDS: [&str; 6] = ["write", "strong", "3", "4", "5", "none"];
+pub(super) const KINDS: [&str; 6] = ["write", "strong", "3", "4", "5", "none"];
 
 /// The kind of a request with this need; those that follow another one, such as `EXEC`, have none.
 fn kind_of(need: Option<Need>) -> usize {
@@ -59,6 +60,12 @@ impl NodeCounts {
         count(&self.lost);
     }
 
+    /// Requests by kind, errors, returned requests and lost connections.
+    pub(super) fn row(&self) -> impl Iterator<Item = u64> {
+        let others = [&self.errors, &self.returned, &self.lost].map(value);
+        self.latencies.iter().map(Histogram::count).chain(others)
+    }
+
     fn requests(&self) -> u64 {
         self.latencies.iter().map(Histogram::count).sum()
     }
@@ -94,6 +101,7 @@ impl RouterPages {
 impl Pages for RouterPages {
     fn answer(&self, path: &str) -> Option<Answer> {
         match path {
+            "/" => Some(Answer::page(page(&self.front, &self.cluster, self.unready()))),
             "/metrics" => Some(Answer::text("200 OK", text(&self.front, &self.cluster))),
             "/healthz" => Some(Answer::text("200 OK", "ok\n")),
             "/readyz" => Some(Answer::readiness(self.unready())),

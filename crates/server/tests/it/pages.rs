@@ -4,9 +4,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use server::{Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
+use server::{
+    Cluster, ClusterOptions, Nodes, Options, Place, Policy, Role, Router, RouterOptions, Server,
+};
 
-use crate::client::{Client, primary, reader};
+use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
 use crate::route::{node, usual};
 
@@ -160,4 +162,123 @@ fn a_router_without_a_node_is_not_ready() {
         &[format!("siltstone_router_node_up{{node=\"{absent}\",role=\"down\"}} 0")],
     );
     router.stop();
+}
+
+#[test]
+fn the_page_of_a_server_shows_role_levels_lag_and_health() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = with_pages(folder.path(), Role::Primary);
+    let mut client = Client::new(&writer);
+    check(&mut client, &[("SET a 1", "OK"), ("GET a", "1"), ("GET a", "1"), ("INCR a x", "-ERR~")]);
+    let follower = with_pages(folder.path(), Role::Reader);
+    check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "1")]);
+    let page = get(writer.http_address().unwrap(), "/");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    for part in [
+        "Content-Type: text/html; charset=utf-8\r\n",
+        "\r\nContent-Security-Policy: default-src 'none'; style-src 'sha256-",
+        "\r\nX-Content-Type-Options: nosniff\r\n",
+        &format!("<h1>siltstone primary at {}</h1>", writer.address()),
+        "<meta http-equiv=\"refresh\" content=\"2\">",
+        "<p class=\"good\">ready</p>",
+        "<h2>Health of the database</h2>\n<p class=\"good\">healthy</p>",
+        "<tr><td>1</td><td>2</td></tr>",
+        "<tr><td>GET</td><td>2</td><td>0</td>",
+        "<tr><td>INCR</td><td>1</td><td>1</td>",
+        "<tr><td>default</td>",
+    ] {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
+    let page = get(follower.http_address().unwrap(), "/");
+    for part in [
+        &format!("<h1>siltstone reader at {}</h1>", follower.address()),
+        "<th>lag in operations</th>",
+        "<tr><td>default</td><td>0</td>",
+        "<tr><td>1</td><td>1</td></tr>",
+    ] {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
+    follower.stop().unwrap();
+    writer.stop().unwrap();
+}
+
+#[test]
+fn pages_say_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = with_pages(folder.path(), Role::Primary);
+    check(&mut Client::new(&old), &[("SET a 1", "OK")]);
+    let next = with_pages(folder.path(), Role::Reader);
+    check(&mut Client::new(&next), &[("SCID.PROMOTE", "~")]);
+    let page = get(old.http_address().unwrap(), "/");
+    let bad = "<p class=\"bad\">another primary has taken the database over</p>";
+    assert_eq!(page.matches(bad).count(), 2, "not ready and not healthy: {page}");
+    assert!(!page.contains("healthy</p>"), "{page}");
+    let info = Client::new(&old).text("INFO");
+    assert!(info.contains("scid_health:another primary has taken the database over\r\n"), "{info}");
+    let info = Client::new(&next).text("INFO");
+    assert!(info.contains("scid_health:ok\r\n"), "{info}");
+    next.stop().unwrap();
+    old.stop().unwrap();
+}
+
+#[test]
+fn the_page_of_a_router_shows_nodes_and_the_health_of_their_databases() {
+    let sick = node(|words| match words[0].as_str() {
+        "INFO" => {
+            let info = "role:slave\r\nscid_token:1-3\r\nscid_health:<b>read-only</b>\r\n";
+            Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes())
+        }
+        _ => Some(usual("slave", words)),
+    });
+    let well = node(|words| Some(usual("master", words)));
+    let router = routed(vec![well, sick], Policy::Optimal);
+    let mut client = Client::at(router.address());
+    check(&mut client, &[("SET a 1", "OK"), ("GET a", "OK")]);
+    while client.text("SCID.NODES").contains("role down") {
+        std::thread::yield_now();
+    }
+    let page = get(router.http_address().unwrap(), "/");
+    for part in [
+        "<h1>siltstone router</h1>",
+        "<p class=\"good\">ready</p>",
+        &format!("<tr><td>{well}</td><td>primary</td><td>1-5</td><td>0</td>"),
+        &format!("<tr><td>{sick}</td><td>reader</td><td>1-3</td><td>2</td>"),
+        &format!("<tr><td>{well}</td><td>unknown</td></tr>"),
+        &format!("<tr><td>{sick}</td><td>&lt;b&gt;read-only&lt;/b&gt;</td></tr>"),
+        &format!("<tr><td>{well}</td><td>1</td><td>1</td><td>0</td>"),
+    ] {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
+    router.stop();
+}
+
+#[test]
+fn no_name_becomes_markup_on_a_page() {
+    let name = "<script>alert('1')</script>";
+    let folder = tempfile::tempdir().unwrap();
+    let writer = with_pages(folder.path(), Role::Primary);
+    let mut client = Client::new(&writer);
+    client.call(&["SELECT", name]);
+    check(&mut client, &[("SET a 1", "OK")]);
+    let nodes = Nodes::List(vec![name.to_owned()]);
+    let listening = RouterOptions {
+        listen: "127.0.0.1:0".to_owned(),
+        http: Some("127.0.0.1:0".to_owned()),
+        ..RouterOptions::default()
+    };
+    let cluster = Cluster::new(ClusterOptions::new(nodes)).unwrap();
+    let router = Router::start_with(cluster, listening).unwrap();
+    for at in [writer.http_address().unwrap(), router.http_address().unwrap()] {
+        let page = get(at, "/");
+        let safe = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;";
+        assert!(page.contains(safe) && !page.contains("<script"), "{page}");
+    }
+    router.stop();
+    writer.stop().unwrap();
+}
+
+/// A server with pages.
+fn with_pages(folder: &std::path::Path, role: Role) -> Server {
+    let options = Options { http: Some("127.0.0.1:0".to_owned()), ..options() };
+    Server::start(Place::folder(folder), role, options).unwrap()
 }
