@@ -11,6 +11,7 @@
     reason = "the threads of a process are no files of a database"
 )]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -31,10 +32,20 @@ const PUTS: u32 = 50;
 const FSYNC: u64 = 74;
 #[cfg(target_arch = "x86_64")]
 const FDATASYNC: u64 = 75;
+#[cfg(target_arch = "x86_64")]
+const PWRITE: u64 = 18;
+/// The call that gives a file its name.
+#[cfg(target_arch = "x86_64")]
+const LINKAT: u64 = 265;
 #[cfg(target_arch = "aarch64")]
 const FSYNC: u64 = 82;
 #[cfg(target_arch = "aarch64")]
 const FDATASYNC: u64 = 83;
+#[cfg(target_arch = "aarch64")]
+const PWRITE: u64 = 68;
+/// The call that gives a file its name.
+#[cfg(target_arch = "aarch64")]
+const LINKAT: u64 = 37;
 
 /// The number of the system call that a thread is entering or leaving.
 #[cfg(target_arch = "x86_64")]
@@ -67,6 +78,30 @@ fn child_that_writes_with_syncs() {
 struct Stops {
     fdatasync: u32,
     fsync: u32,
+    linkat: u32,
+    /// Of `linkat`, those after bytes that the same thread has not synced.
+    linkat_unsynced: u32,
+    /// The threads with such bytes.
+    unsynced: BTreeSet<Pid>,
+}
+
+impl Stops {
+    fn count(&mut self, thread: Pid, call: u64) {
+        match call {
+            FDATASYNC => self.fdatasync += 1,
+            FSYNC => self.fsync += 1,
+            LINKAT => {
+                self.linkat += 1;
+                self.linkat_unsynced += u32::from(self.unsynced.contains(&thread));
+            }
+            _ => {}
+        }
+        if call == PWRITE {
+            self.unsynced.insert(thread);
+        } else if matches!(call, FDATASYNC | FSYNC) {
+            self.unsynced.remove(&thread);
+        }
+    }
 }
 
 /// Attaches to all threads of a child that waits for its input.
@@ -94,10 +129,8 @@ fn count_calls(child: Pid) -> (Stops, i32) {
     loop {
         match waitpid(None, Some(WaitPidFlag::__WALL)).unwrap() {
             WaitStatus::PtraceSyscall(thread) => {
-                match call_number(thread) {
-                    Ok(FDATASYNC) => stops.fdatasync += 1,
-                    Ok(FSYNC) => stops.fsync += 1,
-                    _ => {}
+                if let Ok(call) = call_number(thread) {
+                    stops.count(thread, call);
                 }
                 resume(thread, None);
             }
@@ -137,4 +170,6 @@ fn each_synced_put_is_a_sync_that_the_kernel_sees() {
     println!("{stops:?}");
     assert!(stops.fdatasync / 2 >= PUTS, "{stops:?}: {PUTS} puts were to be synced");
     assert!(stops.fsync / 2 >= 3, "{stops:?}: names of files were to be synced");
+    assert!(stops.linkat > 0, "{stops:?}: files were to be published");
+    assert_eq!(stops.linkat_unsynced, 0, "{stops:?}: a file got its name before its bytes");
 }

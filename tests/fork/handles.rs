@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lsm_core::fs::{Fs as _, OsFs};
 use siltstone::asynchronous::Async;
 use siltstone::large_values::{BlobReader, BlobRef, BlobWriter, Parallelism, PendingBlob};
 use siltstone::secondary::{Follow, Level, Reading, Secondary, SecondaryPartition, Target};
@@ -248,6 +249,8 @@ impl Handles {
 
     /// Continues to write, closes, and finds everything.
     pub(super) fn finish(self) {
+        let lock = OsFs.try_lock(&self.dir.join("LOCK")).unwrap();
+        assert!(lock.is_none(), "the child has kept and freed the lock of the folder");
         let Handles { dir, db, words, media, writer, finished, durable, runtime, .. } = self;
         runtime.block_on(durable).unwrap();
         for number in 2000..4000 {

@@ -1,5 +1,6 @@
 //! The bytes that a backup reads and adds: only what no earlier one has.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::fs::{AppendMode, File};
@@ -164,4 +165,60 @@ fn restored_databases_that_part_share_no_file_by_mistake() {
     for (id, state) in expected {
         assert!(restored(&fs, &mem, id).unwrap() == state, "{id}");
     }
+}
+
+/// A folder that was copied has files of the same names, and both are written on.
+#[test]
+fn copies_of_a_folder_that_part_share_no_file_by_mistake() {
+    let (mem, fs) = memory();
+    let db = create(&fs, DIR, 1);
+    write(&db, &mut Rng::new(1));
+    db.close().unwrap();
+    fs.create_dir(Path::new("/copy")).unwrap();
+    for path in files_in(&mem, DIR) {
+        let copy = Path::new("/copy").join(path.strip_prefix(DIR).unwrap());
+        mem.write_raw(&copy, &mem.read_raw(&path).unwrap()).unwrap();
+    }
+    let mut expected = Vec::new();
+    for (byte, dir) in [(1, DIR), (2, "/copy")] {
+        let db = open(&fs, dir, 4).unwrap();
+        for key in 0..30_u64 {
+            db.partition("plain").unwrap().put(key.to_be_bytes(), [byte; 60]).unwrap();
+        }
+        let backup = engine(&fs).create_backup(&db).unwrap();
+        expected.push((backup.backup_id, state(&db)));
+        db.close().unwrap();
+    }
+    for (id, state) in expected {
+        assert!(restored(&fs, &mem, id).unwrap() == state, "{id}");
+    }
+}
+
+#[test]
+fn two_databases_of_one_backup_give_no_file_the_same_name() {
+    let (mem, fs) = memory();
+    let db = create(&fs, DIR, 1);
+    write(&db, &mut Rng::new(1));
+    engine(&fs).create_backup(&db).unwrap();
+    let [one, two] = ["/one", "/two"].map(|dir| {
+        engine(&fs).restore(1, dir).unwrap();
+        let restored = names_of_data(&mem, dir);
+        let db = open(&fs, dir, 4).unwrap();
+        write(&db, &mut Rng::new(2));
+        db.flush().unwrap();
+        db.close().unwrap();
+        &names_of_data(&mem, dir) - &restored
+    });
+    assert!(one.len() > 2, "{one:?}");
+    assert!(one.is_disjoint(&two), "{one:?} and {two:?}");
+}
+
+/// The names of tables, segments and chunk files.
+fn names_of_data(mem: &MemFs, dir: &str) -> BTreeSet<String> {
+    let names = files_in(mem, dir).into_iter().filter_map(|path| {
+        let is_data =
+            path.extension().is_some_and(|it| it == "sst" || it == "wal" || it == "chunk");
+        is_data.then(|| path.file_name().unwrap().to_string_lossy().into_owned())
+    });
+    names.collect()
 }
