@@ -1,11 +1,11 @@
 //! [`Predictor`]: a level for reads that have none, from how often their keys are read, and from what clients said.
 //!
-//! A server has one, or a router, as their options say (`reads.rs`, `route/item.rs`). Its subject is only the guess: a
-//! read at the level that was guessed is an ordinary read at that level.
+//! A server has one, or a router, as their options say (`reads.rs`, `route/item.rs`). Its subject is only the
+//! prediction: a read at a predicted level is an ordinary read at that level.
 //!
 //! Invariants:
-//! 1. A guess takes the place of `AUTO` alone. The level of the client is before it, and that of the partition.
-//! 2. A guess guarantees nothing about the level that its read needs: the reply names the level, and the client corrects.
+//! 1. A prediction takes the place of `AUTO` alone. The level of the client is before it, and that of the partition.
+//! 2. A prediction guarantees nothing about the level that its read needs: the reply names the level, and the client corrects.
 //! 3. The memory is fixed, and no call waits.
 
 mod sketch;
@@ -75,20 +75,20 @@ fn values(of: &[AtomicU64; 5]) -> [u64; 5] {
     of.each_ref().map(|it| it.load(Ordering::Relaxed))
 }
 
-/// The place of a key, in any partition.
+/// The hash of a partition and a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+pub(crate) struct KeyHash(u64);
 
-impl Place {
-    pub(crate) fn new(partition: &str, key: &[u8]) -> Place {
-        Place(xxh3_64_with_seed(key, xxh3_64(partition.as_bytes())))
+impl KeyHash {
+    pub(crate) fn new(partition: &str, key: &[u8]) -> KeyHash {
+        KeyHash(xxh3_64_with_seed(key, xxh3_64(partition.as_bytes())))
     }
 }
 
 /// The last prediction for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guess {
-    pub(crate) place: Place,
+pub(crate) struct Prediction {
+    pub(crate) key: KeyHash,
     pub(crate) level: u8,
 }
 
@@ -116,7 +116,7 @@ impl Predictor {
     /// # Cost
     /// Six words of memory, and no lock.
     pub fn predict(&self, partition: &str, key: &[u8]) -> Option<u8> {
-        self.guess(Place::new(partition, key))
+        self.predict_at(KeyHash::new(partition, key))
     }
 
     /// Notes that a read of `key` whose predicted level was `predicted` needed the level `needed`.
@@ -125,27 +125,28 @@ impl Predictor {
     /// If a level is not from 1 to 5.
     pub fn correct(&self, partition: &str, key: &[u8], predicted: u8, needed: u8) {
         assert!((1..=5).contains(&predicted) && (1..=5).contains(&needed), "levels are 1 to 5");
-        self.learn(Guess { place: Place::new(partition, key), level: predicted }, needed);
+        let key = KeyHash::new(partition, key);
+        self.learn(Prediction { key, level: predicted }, needed);
     }
 
-    fn guess(&self, place: Place) -> Option<u8> {
-        let class = self.sketch.read(place.0);
-        let named = self.named_at(place).load(Ordering::Relaxed);
-        let is_of_key = named != 0 && (named ^ place.0) <= LEVEL_BITS;
+    fn predict_at(&self, key: KeyHash) -> Option<u8> {
+        let class = self.sketch.read(key.0);
+        let named = self.named_at(key).load(Ordering::Relaxed);
+        let is_of_key = named != 0 && (named ^ key.0) <= LEVEL_BITS;
         let level = if is_of_key { Some((named & LEVEL_BITS) as u8) } else { class };
         let level = level?;
         count(&self.predictions[usize::from(level) - 1]);
         Some(level)
     }
 
-    fn learn(&self, guess: Guess, needed: u8) {
-        let named = guess.place.0 & !LEVEL_BITS | u64::from(needed);
-        self.named_at(guess.place).store(named, Ordering::Relaxed);
-        count(&self.corrections[usize::from(guess.level) - 1]);
+    fn learn(&self, prediction: Prediction, needed: u8) {
+        let named = prediction.key.0 & !LEVEL_BITS | u64::from(needed);
+        self.named_at(prediction.key).store(named, Ordering::Relaxed);
+        count(&self.corrections[usize::from(prediction.level) - 1]);
     }
 
-    fn named_at(&self, place: Place) -> &AtomicU64 {
-        &self.named[(place.0 >> 48) as usize % NAMED]
+    fn named_at(&self, key: KeyHash) -> &AtomicU64 {
+        &self.named[(key.0 >> 48) as usize % NAMED]
     }
 
     /// Returns the level that is predicted for a read of a connection, if the read gets one. `asked` is what the read
@@ -153,22 +154,22 @@ impl Predictor {
     /// names another level is its correction.
     pub(crate) fn consider(
         &self,
-        last: &mut Option<Guess>,
+        last: &mut Option<Prediction>,
         asked: &Asked,
         given: Option<Wanted>,
-        place: Place,
+        key: KeyHash,
     ) -> Option<u8> {
         if let Some(needed) = asked.named() {
-            if let Some(guess) = last.take_if(|it| it.place == place && it.level != needed) {
-                self.learn(guess, needed);
+            if let Some(wrong) = last.take_if(|it| it.key == key && it.level != needed) {
+                self.learn(wrong, needed);
             }
             return None;
         }
         if given.is_some() {
             return None;
         }
-        let level = self.guess(place);
-        *last = level.map(|level| Guess { place, level });
+        let level = self.predict_at(key);
+        *last = level.map(|level| Prediction { key, level });
         level
     }
 

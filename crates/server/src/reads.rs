@@ -8,7 +8,7 @@ use siltstone::{ErrorKind, Result as EngineResult};
 use crate::failure::{Failure, Patience};
 use crate::level::{Asked, Served, number_of};
 use crate::node::{Primary, Reader, Role};
-use crate::predict::Place;
+use crate::predict::KeyHash;
 use crate::reply::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -54,14 +54,14 @@ pub(crate) fn predicted(
 ) -> Option<u8> {
     // A router has predicted it.
     let predictor = shared.predictor.as_ref().filter(|_| asked.predicted.is_none())?;
-    let place = Place::new(&session.partition, key);
+    let hash = KeyHash::new(&session.partition, key);
     let given = session.given_level(shared);
     let is_open = given.is_none() && asked.named().is_none();
     // The read runs again on another thread, and counts once.
-    let again = session.guess.filter(|it| patience == Patience::MayWait && it.place == place);
+    let again = session.prediction.filter(|it| patience == Patience::MayWait && it.key == hash);
     match again {
-        Some(guess) => Some(guess.level).filter(|_| is_open),
-        None => predictor.consider(&mut session.guess, asked, given, place),
+        Some(prediction) => Some(prediction.level).filter(|_| is_open),
+        None => predictor.consider(&mut session.prediction, asked, given, hash),
     }
 }
 

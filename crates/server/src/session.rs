@@ -8,7 +8,7 @@ use siltstone::{Commit, SeqNo};
 use crate::failure::Failure;
 use crate::level::{Served, Token, Wanted, newer};
 use crate::options::Limits;
-use crate::predict::{Guess, Predictor};
+use crate::predict::{Prediction, Predictor};
 use crate::reply::Reply;
 use crate::shared::Shared;
 use crate::users::{DEFAULT, User};
@@ -62,7 +62,7 @@ pub(crate) struct Session {
     pub(crate) pending: Option<Commit>,
     pub(crate) last: Option<Served>,
     /// The last prediction.
-    pub(crate) guess: Option<Guess>,
+    pub(crate) prediction: Option<Prediction>,
     /// The commands after `MULTI`.
     pub(crate) queue: Option<Vec<Queued>>,
     /// The memory of its commands and of the watched keys.
@@ -86,7 +86,7 @@ impl Session {
             token: None,
             pending: None,
             last: None,
-            guess: None,
+            prediction: None,
             queue: None,
             transaction_bytes: 0,
             is_queue_broken: false,

@@ -98,15 +98,14 @@ fn threads_share_a_predictor() {
     assert!(hot < 1.5 && cold > 4.0, "{hot} {cold}");
 }
 
-/// The guesses of a connection, by lines: what a read names, and the level that the predictor may have.
 #[test]
 fn a_second_read_that_names_another_level_is_a_correction() {
     let predictor = Predictor::new();
     for _ in 0..=FIRST_CUT_READS {
         predictor.predict("p", b"a");
     }
-    let a = Place::new("p", b"a");
-    let b = Place::new("p", b"b");
+    let a = KeyHash::new("p", b"a");
+    let b = KeyHash::new("p", b"b");
     let none = Asked::default();
     let fifth = Asked { level: Some(Wanted::Number(5)), ..none };
     let first = Asked { level: Some(Wanted::Auto), ..none };

@@ -13,7 +13,7 @@ use super::link::{encode, text_of};
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
 use crate::failure::Failure;
 use crate::level::{Asked, Wanted};
-use crate::predict::{Guess, Place, Predictor};
+use crate::predict::{KeyHash, Prediction, Predictor};
 use crate::scid;
 
 /// A cursor of a walk has the place of its node in its lowest bits.
@@ -111,7 +111,7 @@ impl Item {
     pub(crate) fn consider(
         &mut self,
         predictor: &Predictor,
-        last: &mut Option<Guess>,
+        last: &mut Option<Prediction>,
         level: Option<Wanted>,
         partition: &str,
     ) {
@@ -121,8 +121,8 @@ impl Item {
             return;
         }
         self.is_considered = true;
-        let place = Place::new(partition, &self.request[1]);
-        if let Some(level) = predictor.consider(last, &self.asked, level, place) {
+        let key = KeyHash::new(partition, &self.request[1]);
+        if let Some(level) = predictor.consider(last, &self.asked, level, key) {
             self.predict(level);
         }
     }

@@ -17,7 +17,7 @@ use crate::execute::{echo, unknown, wrong_count};
 use crate::failure::Failure;
 use crate::front::count;
 use crate::level::{Token, Wanted, newer};
-use crate::predict::{Guess, Predictor};
+use crate::predict::{Prediction, Predictor};
 use crate::reply::Reply;
 use crate::scid;
 use crate::session::{of_others, partition_name, wanted};
@@ -63,7 +63,7 @@ pub(crate) struct Session {
     pub(crate) last: Option<usize>,
     pub(crate) last_prefix: Option<usize>,
     /// The last prediction.
-    pub(crate) guess: Option<Guess>,
+    pub(crate) prediction: Option<Prediction>,
     pub(crate) ends: bool,
 }
 
@@ -80,7 +80,7 @@ impl Session {
             transaction: None,
             last: None,
             last_prefix: None,
-            guess: None,
+            prediction: None,
             ends: false,
         }
     }
@@ -88,7 +88,7 @@ impl Session {
     /// Predicts the level of a request that has none. In a transaction the primary reads.
     pub(crate) fn predict(&mut self, predictor: Option<&Predictor>, item: &mut Item) {
         if let Some(predictor) = predictor.filter(|_| self.transaction.is_none()) {
-            item.consider(predictor, &mut self.guess, self.level, &self.partition);
+            item.consider(predictor, &mut self.prediction, self.level, &self.partition);
         }
     }
 
