@@ -77,6 +77,19 @@ fn a_cursor_of_another_database_epoch_or_run_is_not_believed() {
     assert!(open(&fs, 3).is_some());
 }
 
+/// A writer that was stopped does not see that the next epoch begins.
+#[test]
+fn a_writer_whose_cursor_is_superseded_settles_nothing() {
+    let fs = folder();
+    let old = create(&fs, 3);
+    old.settle_end(128).unwrap();
+    old.settle_edit(5).unwrap();
+    let new = create(&fs, 4);
+    assert_eq!(old.settle_end(256).unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(old.settle_edit(6).unwrap_err().kind(), ErrorKind::Fenced);
+    new.settle_end(256).unwrap();
+}
+
 /// It may lead to a file of another program.
 #[cfg(unix)]
 #[test]
