@@ -112,6 +112,9 @@ impl SalvageState {
         };
         report.add(&error, &context.dir);
         let edit_number = plan.version.edit_number;
+        if newest_attested_edit(files, &context.dir, &plan.version)? > edit_number {
+            return Ok(None);
+        }
         let replay_from = plan.version.replay_from;
         let segments: Vec<_> = plan.version.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
         let has_salts = plan.log_reading().has_derived_salts;
@@ -204,6 +207,19 @@ fn version_of_remains(
         remains.partitions.insert(id, KnownPartition::unknown(id, DEFAULT.to_owned()));
     }
     Ok(remains.into_version(db_id))
+}
+
+/// The largest number of an edit in the header of a segment. An edit that the manifest has lost may be the one that listed
+/// the segment, so all in the folder count, but for those of writers before the last claim.
+fn newest_attested_edit(files: &Arc<OpenFiles>, dir: &Path, version: &DbVersion) -> Result<u64> {
+    let mut newest = 0;
+    for name in names::in_dir(files.fs(), dir)?.iter().filter(|name| name.kind == FileKind::Wal) {
+        let path = name.path(dir);
+        let header = SegmentHeader::read(&TableFile::open(files, &path)?, &path)?;
+        let own = header.filter(|it| it.db == version.db_id && it.epoch >= version.epoch);
+        newest = newest.max(own.map_or(0, |header| header.manifest_edit));
+    }
+    Ok(newest)
 }
 
 /// The database that most tables name.
