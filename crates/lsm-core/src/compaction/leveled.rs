@@ -75,7 +75,11 @@ impl Shape {
         if level == LAST || self.targets[level] == 0 {
             return 0.0;
         }
-        let bytes: u64 = idle.map(|table| table.meta.bytes).sum();
+        let bytes = match busy.is_idle() {
+            // The sum is known.
+            true => version.levels[level].bytes(),
+            false => idle.map(|table| table.meta.bytes).sum(),
+        };
         bytes as f64 / self.targets[level] as f64
     }
 }

@@ -258,6 +258,11 @@ impl Busy {
         self.outputs.remove(&file);
     }
 
+    /// Returns `true` if no running job has an input.
+    fn is_idle(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Returns `true` if a running job has the table as an input.
     pub fn has(&self, file: FileNo) -> bool {
         self.files.contains(&file)

@@ -195,7 +195,9 @@ impl Picker<'_> {
         let turn = self.cursors.after.get(&level).map_or(0, |after| {
             tables.partition_point(|table| *table.meta.smallest.user <= **after)
         });
-        let heavy = tables.iter().filter(|table| is_tombstone_heavy(&table.meta));
+        // Most levels have none: then a pick does not look at each of their tables.
+        let laden = if self.version.levels[level].has_tombstones() { tables } else { &[] };
+        let heavy = laden.iter().filter(|table| is_tombstone_heavy(&table.meta));
         let (before, after) = tables.split_at(turn);
         let light = after.iter().chain(before).filter(|table| !is_tombstone_heavy(&table.meta));
         heavy.chain(light).filter(|table| !self.busy.has(table.meta.file))
@@ -218,7 +220,8 @@ impl Picker<'_> {
     }
 
     fn laden_below(&self) -> Option<Compaction> {
-        (1..LAST).find_map(|level| {
+        let mut levels = (1..LAST).filter(|level| self.version.levels[*level].has_tombstones());
+        levels.find_map(|level| {
             let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
             // A table with nothing below it frees nothing by moving down: `elision` rewrites it on
             // its level.
@@ -236,6 +239,10 @@ impl Picker<'_> {
     ) -> Option<Compaction> {
         // Not level 0: an older table may overlap this one on the same level.
         for level in 1..=LAST {
+            // Nothing to elide; a pick would look at each table of the last level.
+            if !self.version.levels[level].has_tombstones() {
+                continue;
+            }
             for table in self.version.levels[level].overlapping(range) {
                 let meta = &table.meta;
                 if wanted(meta)
@@ -269,6 +276,9 @@ impl Picker<'_> {
     /// table, so it is rewritten where it is; on level 0 older tables may overlap it, and it goes the
     /// way of its level.
     fn outdated(&self, base: usize) -> Option<Compaction> {
+        if self.outdated.is_empty() {
+            return None;
+        }
         self.version
             .tables()
             .filter(|(_, table): &(usize, &Arc<Table>)| {

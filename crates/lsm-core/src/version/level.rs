@@ -21,12 +21,13 @@ pub struct Level(Arc<LevelTables>);
 
 #[derive(Debug, Default)]
 struct LevelTables {
-    tables: Box<[Arc<Table>]>,
-    fences: Box<[u64]>,
+    tables: Vec<Arc<Table>>,
+    fences: Vec<u64>,
     /// The number of bytes that the largest user keys share.
     shared: usize,
     bytes: u64,
     newest: SeqNo,
+    has_tombstones: bool,
 }
 
 impl PartialEq for Level {
@@ -44,10 +45,11 @@ impl Level {
         // By the newest sequence number, because a read must search in this order. File numbers
         // would follow it only as long as a single job writes to level 0.
         tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
-        let bytes = tables.iter().map(|table| table.meta.bytes).sum();
+        let bytes = bytes_of(&tables);
         let newest = newest_of(&tables);
-        let fences = Box::default();
-        Level(Arc::new(LevelTables { tables: tables.into(), fences, shared: 0, bytes, newest }))
+        let has_tombstones = have_tombstones(&tables);
+        let fences = Vec::new();
+        Level(Arc::new(LevelTables { tables, fences, shared: 0, bytes, newest, has_tombstones }))
     }
 
     /// A deeper level of these tables, in any order.
@@ -64,19 +66,12 @@ impl Level {
                 return Err((pair[0].clone(), pair[1].clone()));
             }
         }
-        // Without the shared bytes, the first eight bytes of all largest keys are often equal, and
-        // the fences decide nothing.
-        let shared = match (tables.first(), tables.last()) {
-            (Some(first), Some(last)) => {
-                shared_bytes(&first.meta.largest.user, &last.meta.largest.user)
-            }
-            _ => 0,
-        };
-        let fences = tables.iter().map(|table| prefix8(&table.meta.largest.user[shared..]));
-        let fences = fences.collect();
-        let bytes = tables.iter().map(|table| table.meta.bytes).sum();
+        let shared = shared_by(&tables);
+        let fences = fences_of(&tables, shared);
+        let bytes = bytes_of(&tables);
         let newest = newest_of(&tables);
-        Ok(Level(Arc::new(LevelTables { tables: tables.into(), fences, shared, bytes, newest })))
+        let has_tombstones = have_tombstones(&tables);
+        Ok(Level(Arc::new(LevelTables { tables, fences, shared, bytes, newest, has_tombstones })))
     }
 
     /// The tables in the level's order.
@@ -93,6 +88,11 @@ impl Level {
     /// The newest sequence of an entry in the level.
     pub fn newest(&self) -> SeqNo {
         self.0.newest
+    }
+
+    /// Returns `true` if one of the tables has tombstones. A pick asks before it looks at each table.
+    pub fn has_tombstones(&self) -> bool {
+        self.0.has_tombstones
     }
 
     /// Returns `true` if the level has no tables.
@@ -142,8 +142,31 @@ impl Level {
     }
 }
 
+fn bytes_of(tables: &[Arc<Table>]) -> u64 {
+    tables.iter().map(|table| table.meta.bytes).sum()
+}
+
+fn have_tombstones(tables: &[Arc<Table>]) -> bool {
+    tables.iter().any(|table| table.meta.tombstones > 0)
+}
+
 fn newest_of(tables: &[Arc<Table>]) -> SeqNo {
     tables.iter().map(|table| table.meta.newest()).max().unwrap_or_default()
+}
+
+/// The number of bytes that all largest keys share. Without them, the first eight bytes of all largest keys are often
+/// equal, and the fences decide nothing.
+fn shared_by(tables: &[Arc<Table>]) -> usize {
+    match (tables.first(), tables.last()) {
+        (Some(first), Some(last)) => {
+            shared_bytes(&first.meta.largest.user, &last.meta.largest.user)
+        }
+        _ => 0,
+    }
+}
+
+fn fences_of(tables: &[Arc<Table>], shared: usize) -> Vec<u64> {
+    tables.iter().map(|table| prefix8(&table.meta.largest.user[shared..])).collect()
 }
 
 fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
