@@ -195,6 +195,7 @@ mod partition;
 mod provided;
 mod readable;
 mod salvage;
+pub mod simulate;
 mod snapshot;
 mod transaction;
 

@@ -45,6 +45,7 @@ mod secondary;
 #[cfg(feature = "server")]
 mod serve;
 mod shell;
+mod simulate;
 mod source;
 mod stats;
 mod streams;
@@ -186,6 +187,12 @@ enum Command {
     Watch(watch::Args),
     /// Lists the secondaries that hold files of a database
     Readers(readers::Args),
+    /// Computes what a database of a size will cost, without its data
+    ///
+    /// Write and space amplification, the tables that a get asks, and the tables of each level, over the number of
+    /// records: the engine chooses the compactions of tables that have sizes and ranges of keys alone. docs/scale.md
+    /// compares it with real runs.
+    Simulate(simulate::Args),
     /// Checks the disk and siltstone by a random load, with a writer that is killed again and again
     ///
     /// After each kill everything is compared with what must be there, and all files are verified. The seed is printed.
@@ -281,6 +288,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Operate(args) => operate::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Readers(args) => readers::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Stress(args) => stress::run(&args),
         Command::StressWriter(args) => stress::write(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),

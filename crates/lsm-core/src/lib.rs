@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! 7  db  follow  backup                     may import every other module
-//! 6  read  replay  raw  changes             functions of a view, and of decoded records
+//! 6  read  replay  raw  changes  simulate   functions of a view, and of decoded records; sizes without data
 //! 5  partition  snapshot  compaction        the state of a partition; the choice and the rules of merges
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
@@ -85,6 +85,7 @@ pub mod raw;
 pub mod read;
 mod replay;
 mod shared;
+pub mod simulate;
 mod snapshot;
 mod sstable;
 pub mod stats;

@@ -23,7 +23,7 @@ use crate::version::PartitionVersion;
 pub(super) const LAST: usize = LEVEL_COUNT - 1;
 
 /// The compression that the tables of a level are written with.
-pub(super) fn level_compression(options: &PartitionOptions, level: usize) -> Compression {
+pub fn level_compression(options: &PartitionOptions, level: usize) -> Compression {
     if level < 2 { Compression::None } else { options.compression }
 }
 

@@ -66,7 +66,7 @@ pub use damaged::DamagedInput;
 pub use export_range::ExportRange;
 pub use fill::Fill;
 pub use job_hooks::JobHooks;
-pub use leveled::{Shape, compaction_debt};
+pub use leveled::{Shape, compaction_debt, level_compression};
 pub use outcome::JobOutcome;
 pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::Picker;

@@ -10,6 +10,7 @@
 //!    largest user keys share. Level 0 has no fences.
 
 use std::cmp::{Ordering, Reverse};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::table::{Table, UserRange};
@@ -19,7 +20,7 @@ use crate::types::{SeqNo, first_not_below, prefix8};
 #[derive(Clone, Debug, Default)]
 pub struct Level(Arc<LevelTables>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct LevelTables {
     tables: Vec<Arc<Table>>,
     fences: Vec<u64>,
@@ -72,6 +73,35 @@ impl Level {
         let newest = newest_of(&tables);
         let has_tombstones = have_tombstones(&tables);
         Ok(Level(Arc::new(LevelTables { tables, fences, shared, bytes, newest, has_tombstones })))
+    }
+
+    /// Puts tables in the place of others. Deeper levels only. The caller has made sure that the new ones ascend, and
+    /// lie between the neighbours of the old ones.
+    ///
+    /// # Cost
+    /// If no other clone of the level lives, that of the tables that come and go, and of moving what comes after them.
+    pub fn replace(&mut self, at: Range<usize>, added: Vec<Arc<Table>>) {
+        let level = Arc::make_mut(&mut self.0);
+        let new = at.start..at.start + added.len();
+        let newest = newest_of(&added);
+        level.has_tombstones |= have_tombstones(&added);
+        let gone: Vec<_> = level.tables.splice(at.clone(), added).collect();
+        level.bytes -= bytes_of(&gone);
+        level.bytes += bytes_of(&level.tables[new.clone()]);
+        let is_newest_gone = newest_of(&gone) == level.newest && newest < level.newest;
+        level.newest =
+            if is_newest_gone { newest_of(&level.tables) } else { level.newest.max(newest) };
+        if have_tombstones(&gone) {
+            level.has_tombstones = have_tombstones(&level.tables);
+        }
+        let shared = shared_by(&level.tables);
+        if shared == level.shared {
+            level.fences.splice(at, fences_of(&level.tables[new], shared));
+        } else {
+            level.shared = shared;
+            level.fences = fences_of(&level.tables, shared);
+        }
+        debug_assert!(level.tables.windows(2).all(|it| it[0].meta.largest < it[1].meta.smallest));
     }
 
     /// The tables in the level's order.

@@ -277,6 +277,7 @@ proptest! {
         mut ends in proptest::collection::btree_set("(aaaaaaaaaa)?[ab]{1,3}(aaaaaaaaa)?[ab]?", 2..40),
         probes in proptest::collection::vec("(aaaaaaaaaa)?[abc]{0,3}(aaaaaaaaa)?[ab]?", 40),
         excluded: bool,
+        cut: (usize, usize),
     ) {
         if ends.len() % 2 == 1 {
             ends.pop_last();
@@ -290,7 +291,15 @@ proptest! {
                 Arc::new(Table::new(SstMeta { bounds, ..meta(file, &pair[0], &pair[1]) }))
             })
             .collect();
-        let level = Level::sorted(tables).unwrap();
+        // Tables that leave and come back, at an end or not.
+        let whole = Level::sorted(tables.clone()).unwrap();
+        let mut level = whole.clone();
+        let from = cut.0 % tables.len();
+        let to = from + cut.1 % (tables.len() - from + 1);
+        level.replace(from..to, Vec::new());
+        prop_assert_eq!(level.tables().len(), tables.len() - (to - from));
+        level.replace(from..from, tables[from..to].to_vec());
+        prop_assert_eq!((level.bytes(), level.newest()), (whole.bytes(), whole.newest()));
         for probe in probes.iter().chain(&ends) {
             let probe = probe.as_bytes();
             let linear = level
