@@ -85,3 +85,64 @@ fn tables_partitions_and_clears_that_an_edit_removed_stay_away() {
     }
     assert!(names.iter().all(|name| !name.starts_with("gone")), "{names:?}");
 }
+
+/// The manifest, and the end of its last edit.
+fn manifest_end(fs: &MemFs) -> (PathBuf, u64) {
+    let path =
+        fs.paths().into_iter().find(|path| kind_of(path) == Some(FileKind::Manifest)).unwrap();
+    let bytes = fs.read_raw(&path).unwrap();
+    let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count();
+    (path, (bytes.len() - zeros) as u64)
+}
+
+/// Damages the edit that begins at `at`, puts the lost tables back, and repairs.
+fn repaired_without_edit(
+    fs: &MemFs,
+    (manifest, at): (PathBuf, u64),
+    tables: Vec<(PathBuf, Vec<u8>)>,
+) -> Db {
+    assert!(manifest_end(fs).1 > at, "there is an edit");
+    fs.corrupt(&manifest, at + 12, 0x11).unwrap();
+    assert!(!tables.is_empty());
+    for (path, bytes) in tables {
+        fs.write_raw(&path, &bytes).unwrap();
+    }
+    assert!(builder(fs, DIR, 2).open().unwrap_err().is_corruption());
+    assert!(!repair(fs).unwrap().is_complete());
+    builder(fs, NEW, 9).open().unwrap()
+}
+
+#[test]
+fn a_dropped_partition_stays_away_although_the_edit_of_its_table_is_lost() {
+    let fs = MemFs::new();
+    let db = builder(&fs, DIR, 1).open().unwrap();
+    db.partition("gone").unwrap();
+    let lost = manifest_end(&fs);
+    put_all(&db, "gone", &["a", "b"]);
+    let before = copy_of(&fs);
+    db.drop_partition("gone").unwrap();
+    forget_log(&db);
+    let tables = gone(&before, &fs);
+    let new = repaired_without_edit(&copy_of(&fs), lost, tables);
+    assert!(new.partition_names().iter().all(|name| !name.starts_with("gone")));
+}
+
+#[test]
+fn cleared_keys_stay_away_although_the_edit_that_removed_their_tables_is_lost() {
+    let fs = MemFs::new();
+    let db = builder(&fs, DIR, 1).open().unwrap();
+    put_all(&db, "cleared", &["a", "b"]);
+    let before = copy_of(&fs);
+    let snapshot = db.snapshot();
+    db.partition("cleared").unwrap().clear().unwrap();
+    forget_log(&db);
+    let lost = manifest_end(&fs);
+    drop(snapshot);
+    while db.step().unwrap() {}
+    let end = manifest_end(&fs);
+    assert!(end.1 > lost.1, "the tables go now");
+    db.partition("logged").unwrap().put("a", "logged").unwrap();
+    let tables = gone(&before, &fs);
+    let new = repaired_without_edit(&copy_of(&fs), lost, tables);
+    assert!(content(&new.partition("cleared").unwrap()).is_empty());
+}
