@@ -5,7 +5,8 @@
 //! urgent thread waits for no more than that.
 //!
 //! Invariants:
-//! 1. No lock is held while a caller's `goes_on` runs: it may do other work, which asks for bytes itself.
+//! 1. While a caller's `goes_on` runs, no lock is held, and the caller does not count as waiting: `goes_on` may do other
+//!    work, which asks for bytes itself and would wait for its own caller.
 //! 2. No priority starves: one that others have passed [`PASSED_MAX`] times is next.
 
 use std::fmt;
@@ -65,23 +66,8 @@ impl LimiterState {
         self.pace.take(bytes, now);
         self.passed[priority] = 0;
         for lower in priority + 1..PRIORITIES {
-            let is_waiting = self.waiting[lower] > 0;
-            self.passed[lower] = if is_waiting { self.passed[lower] + 1 } else { 0 };
+            self.passed[lower] += u32::from(self.waiting[lower] > 0);
         }
-    }
-}
-
-/// A thread that waits.
-struct WaitForTurn<'a> {
-    limiter: &'a RateLimiter,
-    priority: usize,
-}
-
-impl Drop for WaitForTurn<'_> {
-    // Also after a panic of the caller's closure: others would wait for this thread for ever.
-    fn drop(&mut self) {
-        self.limiter.state.lock().waiting[self.priority] -= 1;
-        self.limiter.changed.notify_all();
     }
 }
 
@@ -135,10 +121,7 @@ impl RateLimiter {
         }
         let priority = priority as usize;
         let started = self.clock.now();
-        self.state.lock().waiting[priority] += 1;
-        let waiting = WaitForTurn { limiter: self, priority };
         while !self.try_take(priority, bytes) && goes_on() {}
-        drop(waiting);
         self.clock.now().saturating_sub(started)
     }
 
@@ -147,13 +130,20 @@ impl RateLimiter {
         let mut state = self.state.lock();
         let now = self.clock.now();
         let left = state.pace.left(now);
-        if left.is_zero() && state.next() == Some(priority) {
+        state.waiting[priority] += 1;
+        let is_taken = left.is_zero() && state.next() == Some(priority);
+        if is_taken {
             state.take(priority, bytes, now);
-            return true;
+        } else {
+            let wait = if left.is_zero() { PARK_MAX } else { left.min(PARK_MAX) };
+            self.changed.wait_for(&mut state, wait);
         }
-        let wait = if left.is_zero() { PARK_MAX } else { left.min(PARK_MAX) };
-        self.changed.wait_for(&mut state, wait);
-        false
+        state.waiting[priority] -= 1;
+        drop(state);
+        if is_taken {
+            self.changed.notify_all();
+        }
+        is_taken
     }
 }
 
@@ -219,6 +209,26 @@ mod tests {
         });
         assert_eq!(looks, 3);
         assert_eq!(limiter.state.lock().waiting, [0; PRIORITIES]);
+    }
+
+    #[test]
+    fn a_request_within_goes_on_does_not_wait_for_its_caller() {
+        let limiter = RateLimiter::new(1 << 20, ticking(300));
+        limiter.request(IoPriority::Deep, 1 << 20, &mut || true);
+        let mut is_first = true;
+        limiter.request(IoPriority::Deep, 1, &mut || {
+            // As a merge of level 0 in the middle of a deep one, longer than what may pass a request that waits.
+            for _ in 0..if std::mem::take(&mut is_first) { 3 * PASSED_MAX } else { 0 } {
+                let mut looks = 0;
+                limiter.request(IoPriority::Level0, 1 << 10, &mut || {
+                    looks += 1;
+                    assert!(looks < 1000, "it waits for its caller");
+                    true
+                });
+            }
+            true
+        });
+        assert!(!is_first);
     }
 
     #[test]
