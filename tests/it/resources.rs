@@ -236,7 +236,7 @@ fn resources_and_databases_go_in_any_order() {
     }
 }
 
-/// Closes a database on the thread of the pool that tells it of a flush.
+/// Closes a database on the thread of the pool that reports a flush to it.
 struct Closes(std::sync::Mutex<Option<Db>>);
 
 impl EventListener for Closes {

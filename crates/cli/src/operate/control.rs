@@ -400,7 +400,7 @@ impl Reader {
         matches!(self.stage, Stage::Serving { .. })
     }
 
-    /// Notes the stage that an answer tells of, and returns what is new.
+    /// Notes the stage that an answer shows, and returns what is new.
     fn note(&mut self, now: Duration, answer: &Figures) -> Option<&'static str> {
         let is_counted = self.is_starting() || self.is_serving();
         if answer.is_primary && (is_counted || matches!(self.stage, Stage::Draining { .. })) {

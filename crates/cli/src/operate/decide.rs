@@ -167,7 +167,7 @@ impl Decider {
         most.filter(|_| is_whole)
     }
 
-    /// Latency needs a reader. If one was stopped not long ago, the next stop is later than that one was: nothing else tells
+    /// Latency needs a reader. If one was stopped not long ago, the next stop is later than that one was: nothing else shows
     /// that the latency of fewer readers is too high.
     fn called_back(&mut self, now: Duration) {
         let window = self.targets.down_window;

@@ -21,7 +21,7 @@ pub(super) struct NodesFile {
 }
 
 /// Returns the path with `ending` after its name.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
@@ -46,7 +46,7 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
 impl NodesFile {
     /// Takes the lock, and refuses if another operator has it.
     pub(super) fn lock(path: &Path, fixed: Vec<String>) -> Result<NodesFile, Failure> {
-        let Some(lock) = OsFs.try_lock(&beside(path, ".lock"))? else {
+        let Some(lock) = OsFs.try_lock(&with_ending(path, ".lock"))? else {
             let text = format!("another operator writes {}; end it first", path.display());
             return Err(Failure::Io(text));
         };

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::control::{Addresses, Instance, Launcher};
 use super::figures::{Silence, figures_of};
-use super::nodes::{beside, replace};
+use super::nodes::{replace, with_ending};
 use crate::output::{Failure, note};
 
 /// The readers' command line.
@@ -93,7 +93,7 @@ impl Processes {
     /// # Errors
     /// A reader of the file that has a process and does not answer: it may be one, and must not be lost.
     pub(super) fn new(spec: Spec, nodes: PathBuf) -> Result<Processes, Failure> {
-        let path = beside(&nodes, ".readers");
+        let path = with_ending(&nodes, ".readers");
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -123,7 +123,7 @@ impl Processes {
             let Addresses { requests, figures } = &it.addresses;
             format!("{} {requests} {figures}\n", it.number().as_raw_nonzero())
         });
-        replace(&beside(&self.nodes, ".readers"), &lines.collect::<String>())
+        replace(&with_ending(&self.nodes, ".readers"), &lines.collect::<String>())
     }
 
     /// Two addresses at which no process listens. Another process may take them; the reader fails then, and is started again.
@@ -149,7 +149,7 @@ impl Processes {
 
     fn log_of(&self, addresses: &Addresses) -> PathBuf {
         let port = addresses.requests.rsplit(':').next().unwrap_or_default();
-        beside(&self.nodes, &format!(".{port}.log"))
+        with_ending(&self.nodes, &format!(".{port}.log"))
     }
 
     /// The last line that a reader has written.
