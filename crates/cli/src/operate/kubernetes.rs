@@ -299,6 +299,4 @@ fn addresses_of(pod: &Pod) -> Option<Addresses> {
 }
 
 #[cfg(test)]
-mod server;
-#[cfg(test)]
 mod tests;

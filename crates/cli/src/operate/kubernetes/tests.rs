@@ -1,17 +1,19 @@
 //! Pods on an API server of this process, or on a real one: the one of the kubeconfig, if `SILTSTONE_KUBERNETES` is set. The
 //! test is the agent of the node: it gives pods an address, and ends those that are to end.
 
+mod server;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::core::v1::PodTemplate;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::server::ApiServer;
 use super::*;
 use crate::operate::control::{Control, Env, Times};
 use crate::operate::decide::{Decider, Targets};
 use crate::operate::figures::Figures;
+use server::ApiServer;
 
 /// A clock that a test sets, in seconds.
 #[derive(Default)]
