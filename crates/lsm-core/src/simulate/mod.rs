@@ -147,6 +147,7 @@ impl SimulatedPartition {
 
     /// Puts so many further records of the fill, each for the first time; no more than there are.
     pub fn fill(&mut self, records: u64) {
+        self.part_if_ascending(self.memtable.overwrites);
         let mut left = records.min(self.load.records - self.filled);
         while left > 0 {
             let count = left.min(self.room());
@@ -159,10 +160,7 @@ impl SimulatedPartition {
 
     /// Puts so many records, chosen by the load. Those that were not filled before are new.
     pub fn overwrite(&mut self, writes: u64) {
-        if self.memtable.filled > 0 && self.load.order == FillOrder::Ascending {
-            // The two cover other ranges, which one table of the model cannot tell apart.
-            self.flush();
-        }
+        self.part_if_ascending(self.memtable.filled);
         let mut left = writes;
         while left > 0 {
             let count = left.min(self.room());
@@ -170,6 +168,14 @@ impl SimulatedPartition {
             self.overwrites += count;
             left -= count;
             self.flush_if_full();
+        }
+    }
+
+    /// Flushes before a fill in ascending order if the memtable has `others`, and the reverse: the two cover different
+    /// ranges, which one table of the model cannot have.
+    fn part_if_ascending(&mut self, others: u64) {
+        if others > 0 && self.load.order == FillOrder::Ascending {
+            self.flush();
         }
     }
 

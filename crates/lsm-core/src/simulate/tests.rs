@@ -49,6 +49,20 @@ fn merges_keep_every_record_and_every_overwrite() {
 }
 
 #[test]
+fn a_fill_in_key_order_after_overwrites_keeps_them() {
+    let order = FillOrder::Ascending;
+    let load = SimulatedLoad { records: 20_000, order, ..SimulatedLoad::default() };
+    let mut simulation = simulated(load);
+    simulation.fill(10_000);
+    simulation.overwrite(10_000);
+    simulation.fill(10_000);
+    simulation.flush();
+    let contents = simulation.contents.values();
+    let draws: f64 = contents.map(|contents| contents.draws * contents.width()).sum();
+    assert!(draws > 0.0, "the overwrites are in a table");
+}
+
+#[test]
 fn popular_records_are_merged_early_and_cost_less() {
     let mut costs = Vec::new();
     for choice in [OverwriteChoice::Uniform, OverwriteChoice::Zipfian] {
