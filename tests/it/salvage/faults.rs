@@ -1,5 +1,8 @@
 //! Each class of faults, in each file.
 
+use lsm_core::codec::checksum64;
+use lsm_core::types::FileNo;
+
 use super::*;
 
 fn story() -> Story {
@@ -118,6 +121,24 @@ fn a_manifest_that_lost_edits_is_not_believed_after_damage_of_the_log() {
     let new = builder(&fs, NEW, 9).open().unwrap();
     let found: Vec<Vec<u8>> = content(&new.partition("plain").unwrap()).into_keys().collect();
     assert_eq!(found, [b"a", b"b", b"c"]);
+}
+
+#[test]
+fn a_repair_goes_on_although_a_segment_needs_newer_code() {
+    let story = story();
+    let [.., segment] = &story.files(FileKind::Wal)[..] else { panic!("there is a log") };
+    let mut header = story.fs.read_raw(segment).unwrap()[..128].to_vec();
+    header[8] = 99;
+    let sum = checksum64(&header[..120]);
+    header[120..].copy_from_slice(&sum.to_le_bytes());
+    let own = FileName::parse(segment.file_name().unwrap().to_str().unwrap()).unwrap();
+    let newer = FileName { number: FileNo(999_999), ..own };
+    let foreign = segment.with_file_name(newer.to_string());
+    let report = story.check("damage, and a segment of newer code", |fs| {
+        fs.write_raw(&foreign, &header).unwrap();
+        fs.corrupt(segment, 128 + 40, 0x11).unwrap();
+    });
+    assert!(report.damage.iter().any(|it| it.file == foreign), "{report:?}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl SalvageState {
         };
         report.add(&error, &context.dir);
         let edit_number = plan.version.edit_number;
-        if newest_attested_edit(files, &context.dir, &plan.version)? > edit_number {
+        if newest_attested_edit(files, &context.dir, &plan.version, report)? > edit_number {
             return Ok(None);
         }
         let replay_from = plan.version.replay_from;
@@ -211,11 +211,21 @@ fn version_of_remains(
 
 /// The largest number of an edit in the header of a segment. An edit that the manifest has lost may be the one that listed
 /// the segment, so all in the folder count, but for those of writers before the last claim.
-fn newest_attested_edit(files: &Arc<OpenFiles>, dir: &Path, version: &DbVersion) -> Result<u64> {
+fn newest_attested_edit(
+    files: &Arc<OpenFiles>,
+    dir: &Path,
+    version: &DbVersion,
+    report: &mut SalvageReport,
+) -> Result<u64> {
     let mut newest = 0;
     for name in names::in_dir(files.fs(), dir)?.iter().filter(|name| name.kind == FileKind::Wal) {
         let path = name.path(dir);
-        let header = SegmentHeader::read(&TableFile::open(files, &path)?, &path)?;
+        let header = TableFile::open(files, &path).and_then(|it| SegmentHeader::read(&it, &path));
+        // The others decide, and a repair does not end where it can go on.
+        let header = header.unwrap_or_else(|error| {
+            report.add(&error, &path);
+            None
+        });
         let own = header.filter(|it| it.db == version.db_id && it.epoch >= version.epoch);
         newest = newest.max(own.map_or(0, |header| header.manifest_edit));
     }
