@@ -119,8 +119,9 @@ impl BackupEngine {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if that has backups of another database, or if
     /// there is no database; corruption of the manifest and the log; those of the files, such as
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace); [`ErrorKind::FileGone`](crate::ErrorKind::FileGone) if purges
-    /// have deleted again and again what was copied. No backup is added then, and the others are as before. What
-    /// was copied stays until a purge, and the next backup need not copy it again.
+    /// have deleted again and again what was copied. No backup is added then, unless the file system fails after its
+    /// record is there. The others stay as they are. What was copied stays until a purge, and the next backup need not
+    /// copy it again.
     ///
     /// # Durability
     /// The backup is durable once this returns.

@@ -321,7 +321,7 @@ impl Remote {
     /// purge if the store does not enforce put-if-absent. If a put of a record fails, it is unknown whether the backup was added.
     ///
     /// # Cost
-    /// A backup: a GET for each record, two lists, and a PUT for each 8 MiB that the bucket does not have. A restore: a GET for each
+    /// A backup: a GET for each record, three lists, and a PUT for each 8 MiB that the bucket does not have. A restore: a GET for each
     /// shared file. One call at a time.
     ///
     /// # Examples

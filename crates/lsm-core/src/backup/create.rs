@@ -40,8 +40,9 @@ impl BackupFolder {
     /// # Errors
     /// [`ErrorKind::Locked`] if another process changes the folder of backups; [`ErrorKind::InvalidArgument`] if that
     /// has backups of another database; [`ErrorKind::FileGone`] if purges have deleted again and again what was copied;
-    /// corruption of the manifest and the log; those of the files. No backup is added then, and the others stay as they
-    /// are. What was copied stays until a purge, and the next backup need not copy it again.
+    /// corruption of the manifest and the log; those of the files. No backup is added then, unless the file system fails
+    /// after its record is there. The others stay as they are. What was copied stays until a purge, and the next
+    /// backup need not copy it again.
     ///
     /// # Durability
     /// The backup is durable once this returns.
@@ -128,8 +129,12 @@ impl BackupFolder {
             record.id = number_after(records.last)?;
         }
         // The number was free, perhaps because a purge has deleted its record: then that purge has not kept this one.
-        if self.numbers()?.last() != Some(&record.id) && !self.records()?.counts(record.id) {
-            return Err(overtaken());
+        if self.numbers()?.last() != Some(&record.id) {
+            let records = self.records()?;
+            let purge = records.newest_purge_after(record.id)?;
+            if purge.is_some_and(|purge| !purge.kept.contains(&record.id)) {
+                return Err(overtaken());
+            }
         }
         Ok(BackupInfo::of(&record))
     }
@@ -143,9 +148,7 @@ pub(super) fn number_after(last: u32) -> Result<u32> {
 
 /// Returns an error if a purge after the begin of the backup `record` has deleted a shared file that it needs.
 fn check_purges(begun: &Records, now: &Records, record: &BackupRecord) -> Result<()> {
-    let Some(purge) = now.purge.as_ref().filter(|it| it.number != begun.purge_number()) else {
-        return Ok(());
-    };
+    let Some(purge) = now.newest_purge_after(begun.last)? else { return Ok(()) };
     let deleted: HashSet<&str> = purge.deleted.iter().map(|name| &**name).collect();
     // Of more than one purge, the records of the first ones are gone.
     if purge.previous != begun.purge_number()
@@ -259,7 +262,12 @@ impl Copy<'_> {
         let dir = self.engine.shared_dir();
         let path = dir.join(name);
         if self.shared.present.contains_key(name) {
-            // Of another length: it is damaged, and of no use to any backup.
+            // Of another length: it is damaged, and of no use to any backup. Without locks another process may have
+            // made it again since it was listed.
+            if !fs.caps().process_lock {
+                let what = "a shared file has another length than its name says; delete it, and back up again";
+                return Err(Error::corruption(path, None, what));
+            }
             fs.delete(&path)?;
             fs.sync_dir(&dir)?;
         }

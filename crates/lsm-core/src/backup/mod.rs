@@ -179,7 +179,10 @@ impl BackupFolder {
                 Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => {
                     records.damaged.insert(number, error);
                 }
-                // Deleted since.
+                // A purge that is not in this list has deleted it.
+                Err(error) if error.is_missing() && records.purge.is_none() => {
+                    return self.records();
+                }
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
             }
@@ -278,6 +281,17 @@ impl Records {
         let mut ids: Vec<u32> = self.sound.keys().chain(self.damaged.keys()).copied().collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// The newest purge, if it is newer than the record `number`.
+    ///
+    /// # Errors
+    /// That of a newer record which cannot be read: it may be one of a purge.
+    fn newest_purge_after(&self, number: u32) -> Result<Option<&PurgeRecord>> {
+        match self.damaged.range(number.saturating_add(1)..).next() {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(self.purge.as_ref().filter(|purge| purge.number > number)),
+        }
     }
 
     /// The number of the newest purge, or 0.

@@ -1,6 +1,6 @@
 //! The deletion of backups, and of the shared files that no other backup needs.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::create::number_after;
 use super::format::{BackupRecord, is_piece, record_name};
@@ -60,31 +60,38 @@ impl BackupFolder {
         let _lock = self.lock()?;
         let reading = self.fs.try_lock(&self.dir.join(READING))?;
         let _reading = reading.ok_or_else(|| self.locked("another process reads backups in"))?;
+        let mut gone = BTreeSet::new();
         loop {
             let records = self.records()?;
-            let chosen = choose(&records.ids());
+            let ids = records.ids();
+            let chosen = choose(&ids);
+            gone.extend(chosen.iter().copied());
             // Listed after the records: what they name is there, or was lost.
             let mut deleted = self.shared()?;
             let needed = needed(&records, &chosen)?;
             deleted.retain(|name, _| is_piece(name) && !needed.contains(&**name));
             if chosen.is_empty() && deleted.is_empty() {
                 self.delete_records(&records.left)?;
-                return self.delete_shared(deleted, Vec::new());
+                // What an earlier round has chosen is gone, if another purge has taken it over.
+                gone.retain(|id| !ids.contains(id));
+                return self.delete_shared(deleted, gone);
             }
-            let ids = records.ids().into_iter();
             let record = PurgeRecord {
                 number: number_after(records.last)?,
                 previous: records.purge_number(),
-                kept: ids.filter(|id| !chosen.contains(id)).collect(),
+                kept: ids.iter().copied().filter(|id| !chosen.contains(id)).collect(),
                 deleted: deleted.keys().cloned().collect(),
             };
             let path = self.dir.join(record_name(record.number));
-            // Durability: before anything is deleted, so that no backup is published that needs it.
-            if self.fs.put_if_absent(&path, &record.encode())? {
+            // Durability: before anything is deleted, so that no backup is published that needs it. The number may have
+            // been free again: then there is a newer purge, and backups after that do not look at this record.
+            if self.fs.put_if_absent(&path, &record.encode())?
+                && self.records()?.newest_purge_after(record.number)?.is_none()
+            {
                 let purge = records.purge.iter().map(|purge| purge.number);
                 let left = chosen.iter().copied().chain(records.left.iter().copied()).chain(purge);
                 self.delete_records(&left.collect::<Vec<_>>())?;
-                return self.delete_shared(deleted, chosen);
+                return self.delete_shared(deleted, gone);
             }
         }
     }
@@ -103,10 +110,11 @@ impl BackupFolder {
     fn delete_shared(
         &self,
         mut deleted: BTreeMap<String, u64>,
-        backups: Vec<u32>,
+        backups: BTreeSet<u32>,
     ) -> Result<PurgeSummary> {
         let unfinished = self.shared()?.into_iter();
         deleted.extend(unfinished.filter(|(name, _)| name.ends_with(TEMPORARY_SUFFIX)));
+        let backups = backups.into_iter().collect();
         let mut summary = PurgeSummary { backups, ..PurgeSummary::default() };
         let dir = self.shared_dir();
         for (name, len) in deleted {

@@ -266,6 +266,60 @@ fn a_purge_that_slept_deletes_nothing_of_later_backups() {
 }
 
 #[test]
+fn a_purge_that_slept_until_its_number_was_free_again_deletes_nothing() {
+    let place = Place::new(Rng::from_env_or(10));
+    for _ in 0..3 {
+        place.make(&place.backups()).unwrap();
+        place.write();
+    }
+    let (store, engine) = place.machine();
+    let other = place.clone();
+    store.pause_before_put(&record(4), move || {
+        let engine = other.backups();
+        for id in [1, 2] {
+            assert_eq!(engine.delete(id).unwrap().backups, [id]);
+            other.known.lock().made.remove(&id);
+        }
+        // It shares files of the backup 3, which is about to be deleted.
+        other.make(&engine).unwrap();
+        assert!(!other.objects.lock().contains_key(&record(4)), "its number is free");
+    });
+    assert_eq!(engine.delete(3).unwrap().backups, [3]);
+    place.known.lock().made.remove(&3);
+    place.check();
+}
+
+#[test]
+fn no_backup_is_made_after_a_purge_whose_record_is_damaged() {
+    let place = Place::new(Rng::from_env_or(11));
+    place.make(&place.backups()).unwrap();
+    place.write();
+    let (store, engine) = place.machine();
+    let other = place.clone();
+    store.pause_before_put(&record(2), move || {
+        other.backups().purge_old(0).unwrap();
+        other.objects.lock().get_mut(&record(2)).unwrap()[30] ^= 1;
+    });
+    let refused = place.make(&engine).unwrap_err();
+    assert!(refused.is_corruption() && refused.to_string().contains("backup-0000000002"));
+    assert_eq!(place.backups().info().unwrap(), []);
+}
+
+#[test]
+fn an_object_of_another_length_is_named_and_not_deleted() {
+    let place = Place::new(Rng::from_env_or(12));
+    place.make(&place.backups()).unwrap();
+    let name = place.objects.lock().keys().find(|it| it.ends_with(".wal")).cloned().unwrap();
+    place.objects.lock().get_mut(&name).unwrap().push(0);
+    let refused = place.make(&place.backups()).unwrap_err();
+    assert!(refused.is_corruption() && refused.to_string().contains(&name), "{refused}");
+    assert!(place.objects.lock().contains_key(&name));
+    place.objects.lock().remove(&name);
+    place.make(&place.backups()).unwrap();
+    place.check();
+}
+
+#[test]
 fn a_backup_that_is_deleted_during_its_restore_is_an_error_that_says_so() {
     let place = Place::new(Rng::from_env_or(6));
     let mut refused = 0;
@@ -307,9 +361,9 @@ fn a_damaged_object_is_named_and_the_next_backup_makes_it_whole() {
 
 /// Something happens; while a call of it waits, other machines do something as well.
 fn step(place: &Arc<Place>, depth: usize) {
-    let (deed, keep, faults, calls) = {
+    let (deed, keep, faults, calls, steps) = {
         let rng = &mut place.known.lock().rng;
-        (rng.below(8), rng.index(4), rng.below(6), rng.below(60))
+        (rng.below(8), rng.index(4), rng.below(6), rng.below(60), rng.range(1..6))
     };
     if deed == 0 {
         return place.write();
@@ -320,7 +374,7 @@ fn step(place: &Arc<Place>, depth: usize) {
         1 => store.fails_one_of.store(4, Ordering::Relaxed),
         2 | 3 if depth < 2 => {
             let other = place.clone();
-            store.pause_in(calls % 25, move || step(&other, depth + 1));
+            store.pause_in(calls % 25, move || (0..steps).for_each(|_| step(&other, depth + 1)));
         }
         _ => {}
     }

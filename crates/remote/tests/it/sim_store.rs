@@ -41,6 +41,21 @@ impl DerefMut for SimObject {
 
 pub type ObjectMap = BTreeMap<String, SimObject>;
 
+/// A call that changes an object.
+enum LateCall {
+    /// Its name and bytes; `true` if the name must be free.
+    Put(String, Vec<u8>, bool),
+    Delete(String),
+}
+
+impl LateCall {
+    fn put(name: &str, bytes: &[u8], is_conditional: bool) -> impl FnOnce() -> Option<LateCall> {
+        // A claim that takes effect after its claimant has given up fences the machine of the model.
+        let is_claim = name.starts_with("journal/") && bytes.len() <= 69;
+        move || (!is_claim).then(|| LateCall::Put(name.to_owned(), bytes.to_vec(), is_conditional))
+    }
+}
+
 /// The objects, and the clock of the store.
 #[derive(Default)]
 pub struct SimBucket {
@@ -48,8 +63,8 @@ pub struct SimBucket {
     /// The true time, and the error of the store's clock.
     now_ms: AtomicU64,
     ahead_ms: AtomicU64,
-    /// Puts that have failed, and whose effect may still come; with a condition or without.
-    late: Mutex<Vec<(String, Vec<u8>, bool)>>,
+    /// Calls that have failed, and whose effect may still come.
+    late: Mutex<Vec<LateCall>>,
 }
 
 impl SimBucket {
@@ -72,13 +87,17 @@ impl SimBucket {
         Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
 
-    /// Some of the puts that have failed take effect.
+    /// Some of the calls that have failed take effect.
     pub fn take_effect_late(&self, rng: &mut Rng) {
         let mut late = self.late.lock();
         while !late.is_empty() && rng.chance(1, 3) {
             let at = rng.index(late.len());
-            let (name, bytes, is_conditional) = late.swap_remove(at);
-            self.put_if(&name, &bytes, is_conditional);
+            match late.swap_remove(at) {
+                LateCall::Put(name, bytes, is_conditional) => {
+                    self.put_if(&name, &bytes, is_conditional);
+                }
+                LateCall::Delete(name) => drop(self.lock().remove(&name)),
+            }
         }
     }
 
@@ -162,7 +181,7 @@ impl SimStore {
     /// Makes a call with the effect `call`.
     fn call<T>(
         &self,
-        late: Option<(&str, &[u8], bool)>,
+        late: impl FnOnce() -> Option<LateCall>,
         call: impl FnOnce(&SimBucket) -> T,
     ) -> StoreResult<T> {
         let due = match &mut *self.pause.lock() {
@@ -196,12 +215,8 @@ impl SimStore {
         if fails || dies {
             if has_effect {
                 call(&self.objects);
-            } else if let Some((name, bytes, is_conditional)) = late
-                // A claim that takes effect after its claimant has given up fences the machine of the model.
-                && !(name.starts_with("journal/") && bytes.len() <= 69)
-            {
-                let held = (name.to_owned(), bytes.to_vec(), is_conditional);
-                self.objects.late.lock().push(held);
+            } else {
+                self.objects.late.lock().extend(late());
             }
             return Err(StoreError::transient("503, or an answer that was lost"));
         }
@@ -221,37 +236,43 @@ impl Store for SimStore {
             // A conflict with a call that has no effect yet.
             return Ok(false);
         }
-        self.call(Some((name, bytes, true)), |objects| objects.put_if(name, bytes, !ignores))
+        self.call(LateCall::put(name, bytes, true), |objects| objects.put_if(name, bytes, !ignores))
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.puts.fetch_add(1, Ordering::Relaxed);
-        self.call(Some((name, bytes, false)), |objects| {
+        self.call(LateCall::put(name, bytes, false), |objects| {
             objects.put_if(name, bytes, false);
         })
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
-        self.call(None, |objects| objects.lock().get(name).map(|object| object.bytes.clone()))
+        self.call(|| None, |objects| objects.lock().get(name).map(|object| object.bytes.clone()))
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
-        self.call(None, |objects| {
-            let objects = objects.lock();
-            let object = objects.get(name)?;
-            let end = object.len().min(range.end as usize);
-            Some(object[(range.start as usize).min(end)..end].to_vec())
-        })
+        self.call(
+            || None,
+            |objects| {
+                let objects = objects.lock();
+                let object = objects.get(name)?;
+                let end = object.len().min(range.end as usize);
+                Some(object[(range.start as usize).min(end)..end].to_vec())
+            },
+        )
     }
 
     fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.call(None, |objects| listing(&objects.lock(), dir))
+        self.call(|| None, |objects| listing(&objects.lock(), dir))
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
-        self.call(None, |objects| drop(objects.lock().remove(name)))
+        self.call(
+            || Some(LateCall::Delete(name.to_owned())),
+            |objects| drop(objects.lock().remove(name)),
+        )
     }
 }
 

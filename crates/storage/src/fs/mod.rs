@@ -104,7 +104,7 @@ pub struct Caps {
     pub link: bool,
     /// [`File::punch`] gives space back.
     pub punch: bool,
-    /// [`Fs::try_lock`] excludes other processes.
+    /// [`Fs::try_lock`] excludes everyone else who uses the medium.
     pub process_lock: bool,
 }
 

@@ -183,7 +183,7 @@ impl MemFs {
 
 impl Fs for MemFs {
     fn caps(&self) -> Caps {
-        Caps { link: true, punch: true, process_lock: false }
+        Caps { link: true, punch: true, process_lock: true }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
