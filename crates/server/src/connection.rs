@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::ErrorKind;
-use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 
 use crate::budget::Incomplete;
@@ -26,6 +25,7 @@ use crate::reply::Reply;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::stream::Stream;
 
 /// The state after a round.
 #[derive(PartialEq, Eq)]
@@ -39,7 +39,7 @@ enum Round {
 }
 
 /// Serves a connection to its end, and returns it.
-pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) -> TcpStream {
+pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
     let session = Box::new(Session::new(shared.front.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
     let mut incomplete = Incomplete::new(shared.front.incomplete.clone());
@@ -49,13 +49,13 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: TcpStream) -> TcpStre
     let mut is_last = false;
     loop {
         let front = &connection.shared.front;
-        let event = if is_last { Event::Readable } else { front.wait(&stream).await };
+        let event = if is_last { Event::Readable } else { front.wait(&mut stream).await };
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
             Event::Idle => return front.end_idle(stream),
         }
-        match stream.try_read_buf(connection.incoming.room()) {
+        match stream.try_read(connection.incoming.room()) {
             Ok(0) => return stream,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
@@ -83,7 +83,7 @@ struct Connection {
 
 impl Connection {
     /// Answers all requests that are complete.
-    async fn answer(&mut self, stream: &mut TcpStream) -> Round {
+    async fn answer(&mut self, stream: &mut Stream) -> Round {
         loop {
             let mut out = BytesMut::new();
             let mut reply_count = 0;

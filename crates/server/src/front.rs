@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use siltstone::{Error, ErrorKind, Result};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::budget::Budget;
 use crate::options::Limits;
+use crate::stream::Stream;
 
 /// Threads for each core: a read from the disk blocks one.
 const THREADS_PER_CORE: usize = 4;
@@ -89,7 +90,7 @@ impl Front {
     }
 
     /// Waits for bytes of the client, for the end of the server, or until the client was idle for too long.
-    pub(crate) async fn wait(&self, stream: &TcpStream) -> Event {
+    pub(crate) async fn wait(&self, stream: &mut Stream) -> Event {
         let mut draining = pin!(self.drain.notified());
         // Before the look at the mark, so that no notice is lost.
         draining.as_mut().enable();
@@ -98,7 +99,7 @@ impl Front {
         }
         let mut idle = self.limits.idle.map(|time| Box::pin(tokio::time::sleep(time)));
         poll_fn(|context| {
-            if stream.poll_read_ready(context).is_ready() {
+            if stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Event::Readable);
             }
             if draining.as_mut().poll(context).is_ready() {
@@ -111,27 +112,28 @@ impl Front {
     }
 
     /// The end of a connection that was idle for too long.
-    pub(crate) fn end_idle(&self, stream: TcpStream) -> TcpStream {
+    pub(crate) fn end_idle(&self, mut stream: Stream) -> Stream {
         count(&self.counts.idle);
-        let _ = stream.try_write(b"-ERR the connection was idle for too long\r\n");
+        stream.send_last(b"-ERR the connection was idle for too long\r\n");
         stream
     }
 
     /// The end of a connection whose incomplete request is too much for all.
-    pub(crate) fn end_incomplete(&self, stream: TcpStream) -> TcpStream {
+    pub(crate) fn end_incomplete(&self, mut stream: Stream) -> Stream {
         count(&self.counts.too_large);
         let text =
             b"-LIMIT the requests of all connections that are not complete have too many bytes\r\n";
-        let _ = stream.try_write(text);
+        stream.send_last(text);
         stream
     }
 
     /// Closes a connection after its client has, or at the end of the server. A close with unread bytes is a reset, and
     /// a reset destroys a reply that the client has not read yet.
-    async fn discard_input(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        stream.shutdown().await?;
-        let mut discarded = [0; 4 << 10];
-        while matches!(self.wait(&stream).await, Event::Readable) {
+    async fn discard_input(&self, mut stream: Stream) -> std::io::Result<()> {
+        stream.end().await?;
+        let mut discarded = BytesMut::with_capacity(4 << 10);
+        while matches!(self.wait(&mut stream).await, Event::Readable) {
+            discarded.clear();
             match stream.try_read(&mut discarded) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -194,10 +196,10 @@ pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
 }
 
 /// Accepts connections until the task is aborted. `serve` returns a connection when it has ended.
-pub(crate) async fn accept<W: Future<Output = TcpStream> + Send + 'static>(
+pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
     front: Arc<Front>,
     listener: TcpListener,
-    serve: impl Fn(TcpStream) -> W,
+    serve: impl Fn(Stream) -> W,
 ) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -209,10 +211,11 @@ pub(crate) async fn accept<W: Future<Output = TcpStream> + Send + 'static>(
             return;
         }
         prepare(&stream);
+        let mut stream = Stream::Plain(stream);
         let Ok(place) = front.clients.clone().try_acquire_owned() else {
             count(&front.counts.refused);
             // A client that does not read it sees the end of the connection.
-            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            stream.send_last(b"-ERR max number of clients reached\r\n");
             continue;
         };
         count(&front.counts.connections);
@@ -236,22 +239,15 @@ fn prepare(stream: &TcpStream) {
 
 /// Sends `out`; `false` if the client did not take it in time.
 pub(crate) async fn send(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     out: &[u8],
     limit: Duration,
 ) -> std::io::Result<bool> {
-    match stream.try_write(out) {
-        Ok(sent) if sent == out.len() => Ok(true),
-        Ok(sent) => send_rest(stream, &out[sent..], limit).await,
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            send_rest(stream, out, limit).await
-        }
-        Err(error) => Err(error),
+    let sent = stream.try_send(out)?;
+    if sent == out.len() {
+        return Ok(true);
     }
-}
-
-async fn send_rest(stream: &mut TcpStream, out: &[u8], limit: Duration) -> std::io::Result<bool> {
-    match timeout(limit, stream.write_all(out)).await {
+    match timeout(limit, stream.send(&out[sent..])).await {
         Ok(written) => written.map(|()| true),
         Err(_) => Ok(false),
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use bytes::BytesMut;
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::page::POLICY;
+use crate::stream::Stream;
 
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
@@ -61,16 +62,17 @@ pub(crate) async fn serve(pages: Arc<impl Pages>, listener: TcpListener) {
         };
         let pages = pages.clone();
         tokio::spawn(async move {
-            let _ = timeout(TIME_MAX, answer(&*pages, stream)).await;
+            let _ = timeout(TIME_MAX, answer(&*pages, Stream::Plain(stream))).await;
             drop(place);
         });
     }
 }
 
-async fn answer(pages: &impl Pages, mut stream: TcpStream) -> std::io::Result<()> {
-    let mut bytes = Vec::with_capacity(1 << 10);
+async fn answer(pages: &impl Pages, mut stream: Stream) -> std::io::Result<()> {
+    let mut bytes = BytesMut::new();
     let path = loop {
-        if stream.read_buf(&mut bytes).await? == 0 || bytes.len() > REQUEST_BYTES_MAX {
+        bytes.reserve(1 << 10);
+        if stream.read(&mut bytes).await? == 0 || bytes.len() > REQUEST_BYTES_MAX {
             return Ok(());
         }
         match path_of(&bytes) {
@@ -102,7 +104,7 @@ pub(crate) fn path_of(bytes: &[u8]) -> Result<Option<String>, &'static str> {
     }
 }
 
-async fn send(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
+async fn send(stream: &mut Stream, answer: &Answer) -> std::io::Result<()> {
     let Answer { status, kind, body } = answer;
     let length = body.len();
     let head = format!(
@@ -110,9 +112,9 @@ async fn send(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
          Content-Security-Policy: {POLICY}\r\nX-Content-Type-Options: nosniff\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
+    stream.send(head.as_bytes()).await?;
+    stream.send(body.as_bytes()).await?;
+    stream.end().await
 }
 
 #[cfg(test)]

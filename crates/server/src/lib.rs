@@ -7,6 +7,7 @@
 //! ```text
 //! server      start and end                connection   one connection
 //! front       connections, threads, limits route        a router for the nodes of a cluster
+//! stream      what carries their bytes
 //! request     bytes to requests            reply        replies to bytes
 //! budget      bytes of incomplete requests
 //! execute     one request                  commands     their table
@@ -74,6 +75,7 @@ mod session;
 mod shared;
 #[cfg(unix)]
 mod signals;
+mod stream;
 mod strings;
 mod transactions;
 mod users;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::level::Wanted;
+use crate::stream::Stream;
 
 /// The state of the session that a node knows from this connection.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Greeted {
 pub(crate) struct Link {
     /// That of its node.
     pub(crate) address: String,
-    stream: TcpStream,
+    stream: Stream,
     incoming: BytesMut,
     scan: Scan,
     limit: Duration,
@@ -46,6 +46,7 @@ impl Link {
     pub(crate) async fn connect(address: &str, limit: Duration) -> io::Result<Link> {
         let stream = within(limit, TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
+        let stream = Stream::Plain(stream);
         let greeted = Greeted {
             has_login: false,
             is_resp3: false,
@@ -59,7 +60,7 @@ impl Link {
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        within(self.limit, self.stream.write_all(bytes)).await
+        within(self.limit, self.stream.send(bytes)).await
     }
 
     /// The bytes of the next reply.
@@ -71,7 +72,7 @@ impl Link {
                 Err(()) => return Err(io::Error::other("the reply is not of the protocol")),
             }
             self.incoming.reserve(self.scan.lacking(self.incoming.len()));
-            if within(self.limit, self.stream.read_buf(&mut self.incoming)).await? == 0 {
+            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use siltstone::Result;
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -21,6 +20,7 @@ use crate::http;
 use crate::options::Limits;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next};
+use crate::stream::Stream;
 
 /// The options of a [`Router`].
 #[derive(Clone, Debug)]
@@ -118,19 +118,19 @@ impl Drop for Router {
 }
 
 /// Serves a connection to its end, and returns it.
-async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: TcpStream) -> TcpStream {
+async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: Stream) -> Stream {
     let mut client = Client::new(cluster, front.next_id());
     let mut incoming = Incoming::default();
     let mut incomplete = Incomplete::new(front.incomplete.clone());
     let mut is_last = false;
     loop {
-        let event = if is_last { Event::Readable } else { front.wait(&stream).await };
+        let event = if is_last { Event::Readable } else { front.wait(&mut stream).await };
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
             Event::Idle => return front.end_idle(stream),
         }
-        match stream.try_read_buf(incoming.room()) {
+        match stream.try_read(incoming.room()) {
             Ok(0) => return stream,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
@@ -151,7 +151,7 @@ async fn answer(
     front: &Front,
     client: &mut Client,
     incoming: &mut Incoming,
-    stream: &mut TcpStream,
+    stream: &mut Stream,
 ) -> bool {
     let limits = front.limits.of_requests();
     loop {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
 
 use crate::front::send;
+use crate::stream::Stream;
 
 /// The replies for a client. Without a connection they stay in memory.
 pub(crate) struct Sink<'a> {
@@ -16,7 +16,7 @@ pub(crate) struct Sink<'a> {
 }
 
 pub(crate) struct Connection<'a> {
-    pub(crate) stream: &'a mut TcpStream,
+    pub(crate) stream: &'a mut Stream,
     /// Bytes above which they are sent.
     pub(crate) most: usize,
     pub(crate) limit: Duration,
