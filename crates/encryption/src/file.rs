@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 use storage::fs::File;
 use storage::{Error, ErrorKind, Result};
 
+use crate::cipher::{DataCipher, DataKey, RecordCipher};
 use crate::header::{self, HEADER_BYTES};
 use crate::keys::{EncryptionKey, KeyProvider, fill_random};
 use crate::pages::{FileHeader, PageAccess, Pages};
-use crate::record::{DataCipher, DataEnd, data_between, offset_after};
+use crate::record::{DataEnd, data_between, offset_after};
 
 /// An open file.
 pub(crate) struct EncryptedFile {
@@ -39,14 +40,14 @@ struct Appending {
 
 /// The front of a file: its data key and its header.
 pub(crate) struct FileFront {
-    data_key: EncryptionKey,
+    data_key: DataKey,
     header: Box<[u8; HEADER_BYTES]>,
 }
 
 impl FileFront {
     /// A front with a new data key.
     pub(crate) fn make(keys: &dyn KeyProvider) -> Result<FileFront> {
-        let data_key = EncryptionKey::random()?;
+        let data_key = DataKey { key: EncryptionKey::random()?, cipher: RecordCipher::Aes256Gcm };
         let header = Box::new(header::seal_new(keys, &data_key)?);
         Ok(FileFront { data_key, header })
     }

@@ -10,13 +10,13 @@
 //! ```text
 //! offset size name
 //!      0    8 magic          "SILTCRYP"
-//!      8    4 format version 1
-//!     12    4 cipher         1 = XChaCha20-Poly1305, of the wrapping and of the records
+//!      8    4 format version 1 or 2
+//!     12    4 cipher         of the records: 1 = XChaCha20-Poly1305 in version 1, 2 = AES-256-GCM in version 2
 //!     16    1 length         of the identifier
 //!     17   31 identifier     of the key that wraps; zeros after it
 //!     48    8 checksum       XXH3-64 of the 48 bytes before it, seeded with that of the 72 bytes after it
 //!     56   24 nonce          random
-//!     80   32 data key       encrypted with the identified key; random, and of this file alone
+//!     80   32 data key       encrypted with the identified key by XChaCha20-Poly1305; random, and of this file alone
 //!    112   16 tag            of the data key, with the first 48 bytes as associated data
 //! ```
 //!
@@ -34,10 +34,11 @@ use storage::codec::{checksum64, checksum64_seeded};
 use storage::fs::ENCRYPTED_MAGIC as MAGIC;
 use storage::{Error, ErrorKind, Result};
 
+use crate::cipher::{DataKey, RecordCipher};
 use crate::keys::{EncryptionKey, KEY_BYTES, KEY_ID_BYTES_MAX, KeyId, KeyProvider, fill_random};
 
-const VERSION: u32 = 1;
-const CIPHER_XCHACHA20_POLY1305: u32 = 1;
+/// The newest version that is read.
+const VERSION_MAX: u32 = 2;
 /// The length of a place in bytes.
 pub(crate) const PLACE_BYTES: usize = 128;
 /// The length of both places, after which the records begin.
@@ -63,17 +64,18 @@ pub(crate) struct SealedPlace<'a> {
 pub(crate) fn seal(
     id: &KeyId,
     key: &EncryptionKey,
-    data_key: &EncryptionKey,
+    data_key: &DataKey,
 ) -> Result<[u8; PLACE_BYTES]> {
     let mut place = [0; PLACE_BYTES];
     place[..8].copy_from_slice(&MAGIC);
-    place[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    place[12..16].copy_from_slice(&CIPHER_XCHACHA20_POLY1305.to_le_bytes());
+    let version = data_key.cipher.version().to_le_bytes();
+    place[8..12].copy_from_slice(&version);
+    place[12..16].copy_from_slice(&version);
     let name = id.as_str().as_bytes();
     place[16] = name.len() as u8;
     place[17..17 + name.len()].copy_from_slice(name);
     fill_random(&mut place[NONCE_AT..KEY_AT])?;
-    place[KEY_AT..KEY_AT + KEY_BYTES].copy_from_slice(data_key.as_bytes());
+    place[KEY_AT..KEY_AT + KEY_BYTES].copy_from_slice(data_key.key.as_bytes());
     let (covered, rest) = place.split_at_mut(COVERED_BYTES);
     let (_, rest) = rest.split_at_mut(NONCE_AT - COVERED_BYTES);
     let (nonce, rest) = rest.split_at_mut(NONCE_BYTES);
@@ -94,10 +96,7 @@ fn checksum(place: &[u8]) -> [u8; 8] {
 }
 
 /// The header of a new file, for a data key that the current key of `keys` wraps.
-pub(crate) fn seal_new(
-    keys: &dyn KeyProvider,
-    data_key: &EncryptionKey,
-) -> Result<[u8; HEADER_BYTES]> {
+pub(crate) fn seal_new(keys: &dyn KeyProvider, data_key: &DataKey) -> Result<[u8; HEADER_BYTES]> {
     let (id, key) = current_key(keys)?;
     let place = seal(&id, &key, data_key)?;
     let mut header = [0; HEADER_BYTES];
@@ -126,6 +125,16 @@ fn nonce_of(bytes: &[u8]) -> XNonce {
     XNonce::try_from(bytes).expect("a nonce has 24 bytes")
 }
 
+impl RecordCipher {
+    /// The format version of a header, which is the number of its cipher as well.
+    fn version(self) -> u32 {
+        match self {
+            RecordCipher::XChaCha20Poly1305 => 1,
+            RecordCipher::Aes256Gcm => 2,
+        }
+    }
+}
+
 impl<'a> SealedPlace<'a> {
     /// Reads a place; `None` if it is no header, or a damaged one.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<SealedPlace<'a>> {
@@ -140,7 +149,12 @@ impl<'a> SealedPlace<'a> {
     }
 
     /// The data key; `None` if `key` is another one, or if the place was changed.
-    pub(crate) fn open(&self, key: &EncryptionKey) -> Option<EncryptionKey> {
+    pub(crate) fn open(&self, key: &EncryptionKey) -> Option<DataKey> {
+        let cipher = match self.version {
+            1 => RecordCipher::XChaCha20Poly1305,
+            VERSION_MAX => RecordCipher::Aes256Gcm,
+            _ => return None,
+        };
         let mut data_key = zeroize::Zeroizing::new([0; KEY_BYTES]);
         data_key.copy_from_slice(&self.bytes[KEY_AT..KEY_AT + KEY_BYTES]);
         let nonce = nonce_of(&self.bytes[NONCE_AT..KEY_AT]);
@@ -152,7 +166,7 @@ impl<'a> SealedPlace<'a> {
             data_key.as_mut_slice().into(),
             &tag,
         );
-        opened.ok().map(|()| EncryptionKey::new(*data_key))
+        opened.ok().map(|()| DataKey { key: EncryptionKey::new(*data_key), cipher })
     }
 }
 
@@ -161,7 +175,7 @@ pub(crate) enum ReadHeader {
     /// Nothing was written yet: there are only zeros, as in a file whose space is reserved.
     Nothing,
     /// The data key.
-    DataKey(EncryptionKey),
+    DataKey(DataKey),
     /// Neither place is whole.
     Damaged,
 }
@@ -198,12 +212,12 @@ fn open_place(
     place: &SealedPlace<'_>,
     keys: &dyn KeyProvider,
     path: &Path,
-) -> Result<Result<EncryptionKey>> {
+) -> Result<Result<DataKey>> {
     let SealedPlace { id, version, .. } = place;
     let file = path.display();
-    if *version > VERSION {
+    if *version > VERSION_MAX {
         let message = format!(
-            "{file} is encrypted in version {version}, and this code knows version {VERSION}"
+            "{file} is encrypted in version {version}, and this code knows versions up to {VERSION_MAX}"
         );
         return Ok(Err(Error::new(ErrorKind::Unsupported, message)));
     }
@@ -234,32 +248,36 @@ mod tests {
         KeyRing::new(KeyId::new("k1").unwrap(), EncryptionKey::new([7; 32]))
     }
 
+    fn data_key() -> DataKey {
+        DataKey { key: EncryptionKey::new([9; 32]), cipher: RecordCipher::Aes256Gcm }
+    }
+
     fn opened(front: &[u8]) -> Result<Option<[u8; 32]>> {
         match open(front, &ring(), Path::new("/db/file"))? {
             ReadHeader::Nothing => Ok(None),
-            ReadHeader::DataKey(key) => Ok(Some(*key.as_bytes())),
+            ReadHeader::DataKey(key) => Ok(Some(*key.key.as_bytes())),
             ReadHeader::Damaged => Ok(Some(DAMAGED)),
         }
     }
 
     #[test]
     fn a_header_has_the_bytes_of_its_table() {
-        let header = seal_new(&ring(), &EncryptionKey::new([9; 32])).unwrap();
+        let header = seal_new(&ring(), &data_key()).unwrap();
         assert_eq!(header[..PLACE_BYTES], header[PLACE_BYTES..]);
-        assert_eq!(header[..16], *b"SILTCRYP\x01\0\0\0\x01\0\0\0");
+        assert_eq!(header[..16], *b"SILTCRYP\x02\0\0\0\x02\0\0\0");
         assert_eq!(header[16..20], *b"\x02k1\0");
         assert!(header[19..48].iter().all(|byte| *byte == 0));
         let sum = checksum64_seeded(&header[..48], checksum64(&header[56..128]));
         assert_eq!(header[48..56], sum.to_le_bytes());
         assert!(!header.windows(32).any(|bytes| bytes == [9; 32] || bytes == [7; 32]));
         assert_eq!(opened(&header).unwrap(), Some([9; 32]));
-        let other = seal_new(&ring(), &EncryptionKey::new([9; 32])).unwrap();
+        let other = seal_new(&ring(), &data_key()).unwrap();
         assert_ne!(header[56..], other[56..], "the nonce is random");
     }
 
     #[test]
     fn one_damaged_place_is_no_loss_and_two_are_an_error() {
-        let header = seal_new(&ring(), &EncryptionKey::new([9; 32])).unwrap();
+        let header = seal_new(&ring(), &data_key()).unwrap();
         for at in 0..PLACE_BYTES {
             let mut damaged = header;
             damaged[at] ^= 1;
@@ -275,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_header_is_said_with_its_file_and_key() {
-        let header = seal_new(&ring(), &EncryptionKey::new([9; 32])).unwrap();
+        let header = seal_new(&ring(), &data_key()).unwrap();
         let path = Path::new("/db/file");
         let other = KeyRing::new(KeyId::new("k1").unwrap(), EncryptionKey::new([8; 32]));
         let said = open(&header, &other, path).err().unwrap().to_string();
@@ -291,7 +309,7 @@ mod tests {
         assert!(said.contains("/db/file is not encrypted"), "{said}");
         assert_eq!(opened(b"garbage of any kind").unwrap(), Some(DAMAGED));
         let mut newer = header[..PLACE_BYTES].to_vec();
-        newer[8] = 2;
+        newer[8] = 3;
         let sum = checksum(&newer);
         newer[COVERED_BYTES..NONCE_AT].copy_from_slice(&sum);
         assert_eq!(opened(&newer).unwrap_err().kind(), ErrorKind::Unsupported);

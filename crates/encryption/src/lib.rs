@@ -10,6 +10,7 @@
 //! This crate has no code of its own for ciphers. It uses XChaCha20-Poly1305 of the crate `chacha20poly1305`, and
 //! random numbers of the operating system.
 
+mod cipher;
 mod file;
 mod fs;
 mod header;

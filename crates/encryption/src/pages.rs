@@ -19,11 +19,10 @@ use parking_lot::Mutex;
 use storage::fs::File;
 use storage::{Error, Result};
 
+use crate::cipher::{DataCipher, DataKey};
 use crate::header::{self, HEADER_BYTES, ReadHeader};
-use crate::keys::{EncryptionKey, KeyProvider};
-use crate::record::{
-    DataCipher, DataEnd, PAGE_BYTES, PAGE_DATA_BYTES, PageReader, data_between, page_start,
-};
+use crate::keys::KeyProvider;
+use crate::record::{DataEnd, PAGE_BYTES, PAGE_DATA_BYTES, PageReader, data_between, page_start};
 
 /// Pages that are read at once at most.
 const PAGES_MAX: u64 = 256;
@@ -125,7 +124,7 @@ impl Pages {
     }
 
     /// Sets the data key of a file that is being made.
-    pub(crate) fn begin(&self, data_key: &EncryptionKey) -> &DataCipher {
+    pub(crate) fn begin(&self, data_key: &DataKey) -> &DataCipher {
         self.cipher.get_or_init(|| DataCipher::new(data_key))
     }
 

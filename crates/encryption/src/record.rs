@@ -5,24 +5,23 @@
 //!      0    2 length         of the data; 0 is no record: the rest of the page is not used
 //!      2    6 place          of the data in the plain file
 //!      8    8 salt           random, of one open for appending
-//!     16    - data           encrypted with XChaCha20-Poly1305
+//!     16    - data           encrypted with the cipher that the header names
 //!      -   16 tag            of the data, with the 16 bytes before it as associated data
 //! ```
 //!
 //! The file is divided into pages of 4 KiB, the header of `header.rs` at the front of the first one. No record crosses
-//! the end of a page. The nonce is the salt, the offset of the record in the file, and zeros.
+//! the end of a page. The nonce is made of the salt and the offset of the record in the file, see `cipher.rs`.
 //!
 //! Invariants:
 //! 1. No bytes are written over others. A record that an append made stays as it is.
-//! 2. A nonce is used once: within an open for appending offsets only grow, and another open has another salt. So the
-//!    end of a file may be written again after a crash that lost it.
+//! 2. Salt and offset are used once: within an open for appending offsets only grow, and another open has another salt.
+//!    So the end of a file may be written again after a crash that lost it.
 //! 3. A record says its place by itself. So one that follows damaged bytes is found and put where it belongs.
 
-use chacha20poly1305::aead::AeadInOut;
-use chacha20poly1305::{KeyInit, Tag, XChaCha20Poly1305, XNonce};
+use chacha20poly1305::Tag;
 
+use crate::cipher::{DataCipher, RecordPlace};
 use crate::header::{HEADER_BYTES, TAG_BYTES};
-use crate::keys::EncryptionKey;
 
 /// The length of a page in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -82,9 +81,6 @@ pub(crate) struct DataEnd {
     pub(crate) place: u64,
 }
 
-/// The data key of a file, ready for use.
-pub(crate) struct DataCipher(XChaCha20Poly1305);
-
 /// A record that verified.
 pub(crate) struct OpenedRecord<'a> {
     pub(crate) place: u64,
@@ -115,18 +111,7 @@ impl SealedHead {
     }
 }
 
-fn nonce(salt: &[u8], offset: u64) -> XNonce {
-    let mut nonce = XNonce::default();
-    nonce[..8].copy_from_slice(salt);
-    nonce[8..16].copy_from_slice(&offset.to_le_bytes());
-    nonce
-}
-
 impl DataCipher {
-    pub(crate) fn new(key: &EncryptionKey) -> DataCipher {
-        DataCipher(XChaCha20Poly1305::new(key.as_bytes().into()))
-    }
-
     /// Appends the records of `data` to `out`, whose end lies at `end` of the file. Returns the end after them.
     pub(crate) fn seal(
         &self,
@@ -152,10 +137,7 @@ impl DataCipher {
             out.extend_from_slice(&salt);
             out.extend_from_slice(now);
             let (head, sealed) = out[start..].split_at_mut(HEAD_BYTES);
-            let tag = self
-                .0
-                .encrypt_inout_detached(&nonce(&salt, end.offset), head, sealed.into())
-                .expect("a page is below every limit of the cipher");
+            let tag = self.encrypt(RecordPlace { salt, offset: end.offset, head }, sealed);
             out.extend_from_slice(&tag);
             end.offset += now.len() as u64 + OVERHEAD;
             end.place += now.len() as u64;
@@ -171,8 +153,11 @@ impl DataCipher {
         let (front, rest) = page[at..].split_at_mut(HEAD_BYTES);
         let (data, rest) = rest.split_at_mut(head.len);
         let tag = Tag::try_from(&rest[..TAG_BYTES]).expect("a tag has 16 bytes");
-        let nonce = nonce(&front[8..], base + at as u64);
-        self.0.decrypt_inout_detached(&nonce, front, (&mut *data).into(), &tag).ok()?;
+        let salt = front[8..].try_into().expect("it is 8 bytes long");
+        let place = RecordPlace { salt, offset: base + at as u64, head: front };
+        if !self.decrypt(place, data, &tag) {
+            return None;
+        }
         let end = at + HEAD_BYTES + head.len + TAG_BYTES;
         Some(OpenedRecord { place: head.place, data, end })
     }

@@ -1,7 +1,8 @@
-//! A store whose files are encrypted: `tests/fixtures/encrypted/`, of the first version with encryption.
+//! Stores whose files are encrypted: `tests/fixtures/encrypted/`, of the first version with encryption, by
+//! XChaCha20-Poly1305, and `tests/fixtures/encrypted-aes/`, by AES-256-GCM.
 //!
-//! `BLESS_FIXTURE=encrypted cargo test fixture_of_an_encrypted` writes it again. Do this only before its format is
-//! released. Its keys are in [`keys`]: they protect nothing.
+//! `BLESS_FIXTURE=encrypted-aes cargo test fixtures_of_encrypted` writes the second one again. Do this only before its
+//! format is released. Their keys are in [`keys`]: they protect nothing.
 
 use encryption::{EncryptedFs, EncryptionKey, FileKeys, KeyId, KeyRing};
 use siltstone::LargeValueOptions;
@@ -41,20 +42,42 @@ fn write_encrypted() -> MemFs {
 }
 
 #[test]
-fn a_fixture_of_an_encrypted_store_opens_with_its_keys() {
-    fixtures::bless("encrypted", write_encrypted);
-    let dir = fixtures::on_disk("encrypted");
-    let fs = encrypted(OsFs, keys());
-    let mut ids = BTreeSet::new();
-    for entry in OsFs.list(dir.path(), "").unwrap() {
-        if let FileKeys::One(id) = fs.keys_of(&dir.path().join(entry.name)).unwrap() {
-            ids.insert(id.as_str().to_owned());
+fn fixtures_of_encrypted_stores_open_with_their_keys_and_go_on() {
+    fixtures::bless("encrypted-aes", write_encrypted);
+    for (name, version) in [("encrypted", 1), ("encrypted-aes", 2)] {
+        let dir = fixtures::on_disk(name);
+        let ring = keys();
+        let fs = encrypted(OsFs, ring.clone());
+        let mut ids = BTreeSet::new();
+        for entry in OsFs.list(dir.path(), "").unwrap() {
+            let path = dir.path().join(entry.name);
+            if let FileKeys::One(id) = fs.keys_of(&path).unwrap() {
+                ids.insert(id.as_str().to_owned());
+                let mut front = [0; 9];
+                OsFs.open_read(&path).unwrap().read_at(0, &mut front).unwrap();
+                assert_eq!(front[8], version);
+            }
         }
+        assert_eq!(ids, BTreeSet::from(["first".to_owned(), "second".to_owned()]));
+        let db = stepped(fs.clone(), dir.path(), 1).open().unwrap();
+        let p = db.open_partition("p").unwrap();
+        check(&db, 101);
+        // Files of either cipher are continued, new ones come, and all get another key.
+        p.put("after", "the open").unwrap();
+        ring.rotate_to(KeyId::new("third").unwrap(), EncryptionKey::new([33; 32]));
+        assert!(fs.rewrap_dir(dir.path()).unwrap().rewrapped > 3);
+        p.put("and", "later").unwrap();
+        db.close().unwrap();
+        assert!(ring.remove(&KeyId::new("first").unwrap()));
+        assert!(ring.remove(&KeyId::new("second").unwrap()));
+        let db = stepped(fs, dir.path(), 1).open().unwrap();
+        check(&db, 103);
     }
-    assert_eq!(ids, BTreeSet::from(["first".to_owned(), "second".to_owned()]));
-    let db = stepped(fs, dir.path(), 1).open().unwrap();
+}
+
+fn check(db: &Db, count: usize) {
     let p = db.open_partition("p").unwrap();
-    assert_eq!(p.iter().count(), 101);
+    assert_eq!(p.iter().count(), count);
     assert_eq!(p.get("050").unwrap().as_deref(), Some(&b"new"[..]));
     assert_eq!(p.get("large").unwrap().as_deref(), Some("l".repeat(6000).as_bytes()));
     assert!(db.verify(VerifyOptions::default()).unwrap().is_sound());

@@ -1,11 +1,22 @@
 //! Records against their table, with damage of each byte.
 
+use aes_gcm::Aes256Gcm;
+use chacha20poly1305::aead::AeadInOut;
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
+
 use super::*;
+use crate::EncryptionKey;
+use crate::cipher::{DataKey, RecordCipher};
 
 const KEY: [u8; 32] = [3; 32];
 
+fn cipher_of(cipher: RecordCipher) -> DataCipher {
+    DataCipher::new(&DataKey { key: EncryptionKey::new(KEY), cipher })
+}
+
+/// The one of new files.
 fn cipher() -> DataCipher {
-    DataCipher::new(&EncryptionKey::new(KEY))
+    cipher_of(RecordCipher::Aes256Gcm)
 }
 
 /// The whole file after appends of these lengths, and the plain bytes.
@@ -56,28 +67,45 @@ fn records_read_back_whatever_the_appends() {
     }
 }
 
-#[test]
-fn a_record_has_the_bytes_of_its_table() {
-    let (file, _, _) = written(&[5, 3]);
-    let second = HEADER_BYTES + 5 + OVERHEAD as usize;
+/// The second record of an append of 5 bytes and one of 3, and its offset.
+fn second_record(cipher: &DataCipher) -> (Vec<u8>, usize) {
+    let mut file = vec![0; HEADER_BYTES];
+    let end = DataEnd { offset: HEADER_BYTES as u64, place: 0 };
+    let end = cipher.seal([9; 8], end, &[1; 5], &mut file);
     assert_eq!(
         file[HEADER_BYTES..HEADER_BYTES + 16],
         *b"\x05\0\0\0\0\0\0\0\x09\x09\x09\x09\x09\x09\x09\x09"
     );
+    cipher.seal([9; 8], end, &[7; 3], &mut file);
+    let second = HEADER_BYTES + 5 + OVERHEAD as usize;
     assert_eq!(file[second..second + 8], *b"\x03\0\x05\0\0\0\0\0");
-    // From the cipher itself, by the table alone.
+    (file.split_off(second), second)
+}
+
+#[test]
+fn a_record_has_the_bytes_of_its_table() {
+    let (record, offset) = second_record(&cipher());
+    // From the ciphers themselves, by the tables alone.
+    let salt = [9, 9, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+    let derived = chacha20::hchacha::<chacha20::R20>((&KEY).into(), &salt.into());
+    let mut nonce = [0; 12];
+    nonce[..8].copy_from_slice(&(offset as u64).to_le_bytes());
+    let mut data = [7; 3];
+    let other = Aes256Gcm::new(&derived);
+    let tag = other.encrypt_inout_detached(&nonce.into(), &record[..16], (&mut data[..]).into());
+    assert_eq!((&record[16..19], &record[19..]), (&data[..], &tag.unwrap()[..]));
+}
+
+#[test]
+fn a_record_of_the_first_version_has_the_bytes_of_its_table() {
+    let (record, offset) = second_record(&cipher_of(RecordCipher::XChaCha20Poly1305));
     let mut nonce = [0; 24];
     nonce[..8].fill(9);
-    nonce[8..16].copy_from_slice(&(second as u64).to_le_bytes());
-    let mut data = *b"\x03\x03\x03";
-    for (at, byte) in data.iter_mut().enumerate() {
-        *byte = (at + 1) as u8 | 1;
-    }
+    nonce[8..16].copy_from_slice(&(offset as u64).to_le_bytes());
+    let mut data = [7; 3];
     let other = XChaCha20Poly1305::new((&KEY).into());
-    let head = &file[second..second + 16];
-    let tag = other.encrypt_inout_detached(&nonce.into(), head, (&mut data[..]).into()).unwrap();
-    assert_eq!(file[second + 16..second + 19], data);
-    assert_eq!(file[second + 19..], tag[..]);
+    let tag = other.encrypt_inout_detached(&nonce.into(), &record[..16], (&mut data[..]).into());
+    assert_eq!((&record[16..19], &record[19..]), (&data[..], &tag.unwrap()[..]));
 }
 
 #[test]
@@ -136,10 +164,12 @@ fn a_record_elsewhere_does_not_verify() {
 #[test]
 fn the_same_data_at_the_same_place_is_encrypted_otherwise_after_a_reopen() {
     let end = DataEnd { offset: 4096, place: 100 };
+    // One handle: it keeps what it has made of the first salt.
+    let cipher = cipher();
     let mut first = Vec::new();
-    cipher().seal([1; 8], end, &[5; 64], &mut first);
+    cipher.seal([1; 8], end, &[5; 64], &mut first);
     let mut second = Vec::new();
-    cipher().seal([2; 8], end, &[6; 64], &mut second);
+    cipher.seal([2; 8], end, &[6; 64], &mut second);
     let difference: Vec<u8> =
         first[16..80].iter().zip(&second[16..80]).map(|(a, b)| a ^ b).collect();
     assert_ne!(difference, [3; 64], "the key stream was used twice");
