@@ -159,7 +159,7 @@ impl Client {
         sink: &mut Sink<'_>,
     ) {
         let is_of_session = item.is_of_session(self.session.level);
-        if is_of_session && !self.session.unnamed.is_empty() && !self.recover().await {
+        if is_of_session && self.session.is_token_lost && !self.recover().await {
             return self.postpone(item, queue, sink).await;
         }
         let node = match way {
@@ -351,10 +351,9 @@ impl Client {
             return false;
         };
         self.links.insert(node, link);
-        let is_named = !reply.starts_with(b"-");
+        let is_named = self.session.note_token(&reply).is_some();
         if is_named {
-            self.session.note_token(&reply);
-            self.session.unnamed.clear();
+            self.session.is_token_lost = false;
         }
         is_named
     }

@@ -52,8 +52,10 @@ pub(crate) struct Session {
     pub(crate) level: Option<Wanted>,
     /// The newest commit that the client has written or seen.
     pub(crate) token: Option<Commit>,
-    /// Nodes that have not named the commit of the last requests: they run, or the link was lost.
+    /// Nodes whose links have not named the commit of the last requests yet.
     pub(crate) unnamed: Vec<usize>,
+    /// A link ended before it named a commit, so the token does not cover it. A new link to the same node knows nothing of it.
+    pub(crate) is_token_lost: bool,
     pub(crate) is_resp3: bool,
     /// The arguments of the last `AUTH` that a node took.
     pub(crate) login: Option<Vec<Bytes>>,
@@ -74,6 +76,7 @@ impl Session {
             level: None,
             token: None,
             unnamed: Vec::new(),
+            is_token_lost: false,
             is_resp3: false,
             login: None,
             policy,
@@ -154,6 +157,11 @@ impl Session {
 
     /// Notes that the link to `node` is gone.
     pub(crate) fn lose(&mut self, node: usize) {
+        let unnamed = self.unnamed.iter().position(|it| *it == node);
+        if let Some(at) = unnamed {
+            self.unnamed.swap_remove(at);
+            self.is_token_lost = true;
+        }
         if let Some(transaction) = self.transaction.as_mut().filter(|it| it.node == node) {
             transaction.is_lost = true;
         }

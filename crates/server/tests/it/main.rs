@@ -16,3 +16,4 @@ mod predict;
 mod roles;
 mod route;
 mod route_linear;
+mod route_session;
