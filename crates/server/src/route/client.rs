@@ -159,7 +159,9 @@ impl Client {
         sink: &mut Sink<'_>,
     ) {
         let is_of_session = item.is_of_session(self.session.level);
-        if is_of_session && self.session.is_token_lost && !self.recover().await {
+        // Not after MULTI: the node would refuse the sync, and the reads are of the primary.
+        let lacks_token = self.session.is_token_lost && !self.session.is_open();
+        if is_of_session && lacks_token && !self.recover().await {
             return self.postpone(item, queue, sink).await;
         }
         let node = match way {

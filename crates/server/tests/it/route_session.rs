@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use server::Policy;
 
-use crate::client::Client;
+use crate::client::{Client, primary, reader};
 use crate::commands::check;
-use crate::route::{node, routed, usual};
+use crate::route::{node, of_servers, routed, usual};
 
 /// A reader that answers `SCID.SYNC` with `1-9`, and a read with the number of syncs before it.
 fn syncing(syncs: Arc<AtomicU64>) -> SocketAddr {
@@ -44,5 +44,36 @@ fn a_lost_token_stays_lost_after_a_request_through_a_new_link() {
     // Now it is known.
     check(&mut client, &[("SCID.GET a LEVEL 3", "1")]);
     assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    router.stop();
+}
+
+#[test]
+fn a_level_of_sessions_does_not_break_a_transaction() {
+    let syncs = Arc::new(AtomicU64::new(0));
+    // All goes to the first one.
+    let router = routed(vec![losing(), syncing(syncs)], Policy::Optimal);
+    let mut client = Client::at(router.address());
+    let lines = ["SET a 1", "SCID.LEVEL 3", "MULTI", "GET a", "INCR a", "EXEC"];
+    lines.iter().for_each(|line| check(&mut client, &[(line, "OK")]));
+    assert_eq!(client.pipeline(&["MULTI", "GET a", "EXEC"]), ["OK", "OK", "OK"]);
+    router.stop();
+
+    let folder = tempfile::tempdir().unwrap();
+    let servers = [primary(folder.path()), reader(folder.path())];
+    let router = of_servers(&servers, Policy::Offloaded);
+    let mut client = Client::at(router.address());
+    check(
+        &mut client,
+        &[
+            ("SET a 1", "OK"),
+            ("SCID.LEVEL 3", "OK"),
+            ("MULTI", "OK"),
+            ("GET a", "QUEUED"),
+            ("INCR a", "QUEUED"),
+            ("EXEC", "[1 2]"),
+            ("GET a", "2"),
+        ],
+    );
+    assert_eq!(client.pipeline(&["MULTI", "GET a", "EXEC", "GET a"])[2..], ["[2]", "2"]);
     router.stop();
 }
