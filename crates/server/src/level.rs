@@ -9,6 +9,9 @@ use siltstone::{Commit, Epoch, SeqNo};
 use crate::failure::Failure;
 use crate::reply::Reply;
 
+/// The word for a token that its client does not know any more.
+pub(crate) const LOST: &str = "LOST";
+
 /// A commit as clients see it: `EPOCH-SEQUENCE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token(pub(crate) Commit);
@@ -23,6 +26,14 @@ impl Token {
     pub(crate) fn parse(text: &[u8]) -> Result<Token, Failure> {
         let token = std::str::from_utf8(text).ok().and_then(Token::read);
         token.ok_or(Failure::fixed("ERR a token is EPOCH-SEQUENCE, as SCID.TOKEN returns it"))
+    }
+
+    /// Reads the argument of `SCID.TOKEN`; `None` for `LOST`.
+    pub(crate) fn named(text: &[u8]) -> Result<Option<Commit>, Failure> {
+        if text.eq_ignore_ascii_case(LOST.as_bytes()) {
+            return Ok(None);
+        }
+        Token::parse(text).map(|token| Some(token.0))
     }
 
     fn read(text: &str) -> Option<Token> {
@@ -101,10 +112,14 @@ impl Asked {
         })
     }
 
-    /// Returns whether the read is at level 3. `given` is the level of the connection or of the partition.
+    /// Returns whether someone has asked for level 3. `given` is the level of the connection or of the partition.
     pub(crate) fn is_third(&self, given: Option<Wanted>) -> bool {
-        let wanted = self.own().or(given).or(self.predicted.map(Wanted::Number));
-        wanted == Some(Wanted::Number(3))
+        self.own().or(given) == Some(Wanted::Number(3))
+    }
+
+    /// Returns whether no one has asked for a level.
+    pub(crate) fn is_open(&self, given: Option<Wanted>) -> bool {
+        self.own().or(given).is_none()
     }
 
     /// Returns the level, and whether a weaker one may take its place. `given` is the level of the connection or of
@@ -230,7 +245,7 @@ mod tests {
         let bounded = Level::Bounded { operations: None, age: Some(PREDICTED_AGE) };
         assert_eq!(second.level(None, seen).unwrap(), (bounded, true));
         let third = Asked { predicted: Some(3), ..Asked::default() };
-        assert!(third.is_third(None) && !third.is_third(Some(Wanted::Auto)));
+        assert!(third.is_open(None) && !third.is_third(None) && !third.is_open(Some(Wanted::Auto)));
         assert_eq!(third.level(None, None).unwrap(), (Level::Eventual, true));
     }
 }

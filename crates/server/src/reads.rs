@@ -29,7 +29,18 @@ pub(crate) fn read(
     wish: &Read,
     mut work: impl FnMut(&mut View<'_>) -> Result<Reply, Failure>,
 ) -> Result<Reply, Failure> {
-    let (level, may_weaken) = wish.asked.level(session.given_level(shared), session.token)?;
+    let given = session.given_level(shared);
+    let (mut level, may_weaken) = wish.asked.level(given, session.token)?;
+    if session.is_token_lost && wish.asked.token.is_none() {
+        if wish.asked.is_third(given) {
+            let text =
+                "NOTYET the newest commit of this connection is not known; name it by SCID.TOKEN";
+            return Err(Failure::fixed(text));
+        }
+        if matches!(level, Level::Session(_)) {
+            level = Level::Eventual;
+        }
+    }
     let role = shared.node.role();
     let (reply, served) = match &*role {
         Role::Primary(primary) => {

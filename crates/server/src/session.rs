@@ -48,6 +48,7 @@ pub(crate) struct Watched {
 
 /// The state of one connection.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) name: Bytes,
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     pub(crate) level: Option<Wanted>,
     /// The newest commit that the connection has written or seen.
     pub(crate) token: Option<Commit>,
+    /// The token lacks something: no read is at level 3 without a token of its own.
+    pub(crate) is_token_lost: bool,
     /// The newest commit that is not yet durable.
     pub(crate) pending: Option<Commit>,
     pub(crate) last: Option<Served>,
@@ -84,6 +87,7 @@ impl Session {
             partition: Arc::from(DEFAULT),
             level: None,
             token: None,
+            is_token_lost: false,
             pending: None,
             last: None,
             prediction: None,
@@ -306,12 +310,15 @@ impl Session {
         self.level.or_else(|| shared.options.levels.get(&*self.partition).copied())
     }
 
-    /// `SCID.TOKEN [token]`: the newest commit that the connection has written or seen; or notes one of another.
+    /// `SCID.TOKEN [token|LOST]`: the newest commit that the connection has written or seen; or notes one of another, or that
+    /// there is one that the client cannot name.
     pub(crate) fn token(&mut self, arguments: &[Bytes]) -> Result<Reply, Failure> {
         match arguments {
             [] => Ok(self.token.map_or(Reply::Nil, |token| Reply::text(Token(token).to_string()))),
             [token] => {
-                self.token = newer(self.token, Token::parse(token)?.0);
+                let named = Token::named(token)?;
+                self.is_token_lost = named.is_none();
+                self.token = named.map_or(self.token, |named| newer(self.token, named));
                 Ok(Reply::OK)
             }
             _ => Err(Failure::SYNTAX),

@@ -44,7 +44,6 @@ pub struct Client {
 struct Batch {
     node: usize,
     items: Vec<(Item, Option<Transaction>)>,
-    is_of_session: bool,
 }
 
 impl Client {
@@ -158,10 +157,11 @@ impl Client {
         queue: &mut VecDeque<Item>,
         sink: &mut Sink<'_>,
     ) {
-        let is_of_session = item.is_of_session(self.session.level);
+        let level = self.session.level;
         // Not after MULTI: the node would refuse the sync, and the reads are of the primary.
         let lacks_token = self.session.is_token_lost && !self.session.is_open();
-        if is_of_session && lacks_token && !self.recover().await {
+        if lacks_token && item.is_of_session(level) && !self.recover().await && item.is_third(level)
+        {
             return self.postpone(item, queue, sink).await;
         }
         let node = match way {
@@ -202,7 +202,6 @@ impl Client {
 
     /// Takes the requests that go to `node` with the first one.
     fn gather(&mut self, first: Item, way: Way, node: usize, queue: &mut VecDeque<Item>) -> Batch {
-        let is_of_session = first.is_of_session(self.session.level);
         let mut ways = vec![way, Way::Link(node)];
         if matches!(way, Way::Need(_)) && first.policy.is_none() && !queue.is_empty() {
             for need in [Need::Write, Need::Strong, Need::Prefix, Need::Weak] {
@@ -221,14 +220,16 @@ impl Client {
             let is_next = queue.front_mut().is_some_and(|item| {
                 self.session.predict(self.cluster.predictor.as_ref(), item);
                 let is_same = self.session.way(item).is_some_and(|way| ways.contains(&way));
-                // Refusals and the session are of one request at a time.
+                // Refusals are of one request at a time, and so is a search for the token.
                 let is_plain = item.avoid.is_empty() && item.policy.is_none();
-                let is_plain = is_plain && item.is_of_session(self.session.level) == is_of_session;
+                let is_known =
+                    !self.session.is_token_lost || !item.is_of_session(self.session.level);
+                let is_plain = is_plain && is_known;
                 is_same && is_plain && bytes + item.len() <= BATCH_BYTES
             });
             next = if is_next { queue.pop_front() } else { None };
         }
-        Batch { node, items, is_of_session }
+        Batch { node, items }
     }
 
     /// Sends a batch, and writes its replies.
@@ -292,7 +293,11 @@ impl Client {
         let was_open = batch.items[0].1.as_ref().is_some_and(|it| it.is_open);
         let greetings = match was_open {
             true => 0,
-            false => session.greet(&mut link.greeted, batch.is_of_session, &mut bytes),
+            false => {
+                let mut items = batch.items.iter();
+                let is_of_session = items.any(|(item, _)| item.is_of_session(session.level));
+                session.greet(&mut link.greeted, is_of_session, &mut bytes)
+            }
         };
         batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
         let has_token = !session.is_open();

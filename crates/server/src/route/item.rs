@@ -151,9 +151,16 @@ impl Item {
         })
     }
 
-    /// Returns whether it depends on the token of the session.
+    /// Returns whether it may depend on the token of the session. `level` is that of the session; without one it is that of
+    /// the partition, which the node alone knows.
     pub(crate) fn is_of_session(&self, level: Option<Wanted>) -> bool {
-        self.is_read() && self.asked.token.is_none() && self.asked.is_third(level)
+        let is_open = self.asked.is_open(level) || self.asked.is_third(level);
+        self.is_read() && self.asked.token.is_none() && is_open
+    }
+
+    /// Returns whether its client has asked for level 3.
+    pub(crate) fn is_third(&self, level: Option<Wanted>) -> bool {
+        self.asked.is_third(level)
     }
 
     /// The reply for the client: a cursor gets the place of its node.

@@ -24,6 +24,7 @@ pub(crate) struct Greeted {
     pub(crate) partition: Arc<str>,
     pub(crate) level: Option<Wanted>,
     pub(crate) token: Option<Commit>,
+    pub(crate) is_token_lost: bool,
 }
 
 /// A connection to one node.
@@ -53,6 +54,7 @@ impl Link {
             partition: Arc::from(crate::users::DEFAULT),
             level: None,
             token: None,
+            is_token_lost: false,
         };
         let address = address.to_owned();
         let incoming = BytesMut::new();

@@ -16,7 +16,7 @@ use crate::commands::Verb;
 use crate::execute::{echo, unknown, wrong_count};
 use crate::failure::Failure;
 use crate::front::count;
-use crate::level::{Token, Wanted, newer};
+use crate::level::{LOST, Token, Wanted, newer};
 use crate::predict::{Prediction, Predictor};
 use crate::reply::Reply;
 use crate::scid;
@@ -216,18 +216,28 @@ impl Session {
             encode(&["SCID.LEVEL", &self.level.unwrap_or(Wanted::Auto).to_string()], out);
             count += 1;
         }
-        if let Some(token) = self.token.filter(|_| is_of_session && self.token != greeted.token) {
-            encode(&["SCID.TOKEN", &Token(token).to_string()], out);
-            count += 1;
+        if is_of_session {
+            count += usize::from(self.greet_token(greeted, out));
         }
         greeted.has_login = true;
         greeted.is_resp3 = self.is_resp3;
         greeted.partition = self.partition.clone();
         greeted.level = self.level;
-        if is_of_session {
-            greeted.token = self.token;
-        }
         count
+    }
+
+    /// Appends the token, unless the node knows it.
+    fn greet_token(&self, greeted: &mut Greeted, out: &mut BytesMut) -> bool {
+        let word = match self.token {
+            _ if self.is_token_lost => (!greeted.is_token_lost).then(|| LOST.to_owned()),
+            token if token == greeted.token && !greeted.is_token_lost => None,
+            token => token.map(|token| Token(token).to_string()),
+        };
+        let Some(word) = word else { return false };
+        encode(&["SCID.TOKEN", &word], out);
+        greeted.is_token_lost = self.is_token_lost;
+        greeted.token = self.token;
+        true
     }
 
     /// Answers a request that needs no node.
@@ -325,7 +335,9 @@ impl Session {
             Verb::ScidToken => match arguments {
                 [] => Ok(self.token.map_or(Reply::Nil, |it| Reply::text(Token(it).to_string()))),
                 [token] => {
-                    self.token = newer(self.token, Token::parse(token)?.0);
+                    let named = Token::named(token)?;
+                    self.is_token_lost = named.is_none();
+                    self.token = named.map_or(self.token, |named| newer(self.token, named));
                     Ok(Reply::OK)
                 }
                 _ => Err(Failure::SYNTAX),

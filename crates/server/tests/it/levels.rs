@@ -67,6 +67,30 @@ fn each_level_sees_what_it_promises() {
 }
 
 #[test]
+fn a_session_whose_token_is_lost_has_no_level_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SET a 1", "OK"), ("SCID.TOKEN lost", "OK"), ("GET a", "1")]);
+    let token = client.text("SCID.TOKEN");
+    check(
+        &mut client,
+        &[
+            ("SCID.GET a LEVEL 3", "-NOTYET the newest commit~"),
+            ("SCID.GET a PREDICTED 3", "1"),
+            ("SCID.LAST", "[level 5~"),
+            (&format!("SCID.GET a TOKEN {token}"), "1"),
+            ("SCID.LEVEL 3", "OK"),
+            ("GET a", "-NOTYET the newest commit~"),
+            (&format!("SCID.TOKEN {token}"), "OK"),
+            ("GET a", "1"),
+            ("SCID.LAST", "[level 3~"),
+        ],
+    );
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_partition_has_a_level_and_a_connection_overrides_it() {
     let folder = tempfile::tempdir().unwrap();
     let server = primary(folder.path());

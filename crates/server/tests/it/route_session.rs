@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use server::Policy;
+use server::{Place, Policy, Role, Server, Wanted};
 
-use crate::client::{Client, primary, reader};
+use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
 use crate::route::{node, of_servers, routed, usual};
 
@@ -22,15 +22,25 @@ fn syncing(syncs: Arc<AtomicU64>) -> SocketAddr {
     })
 }
 
-/// A node that loses its connection once, before it names the commit of a write.
-fn losing() -> SocketAddr {
-    let is_lost = AtomicBool::new(false);
-    node(move |words| match words[0].as_str() {
-        "SCID.TOKEN" if !is_lost.swap(true, Ordering::SeqCst) => None,
-        "SCID.TOKEN" => Some(b"$-1\r\n".to_vec()),
-        "SCID.SYNC" => Some(b"-ERR SCID.SYNC is not supported in a transaction\r\n".to_vec()),
-        _ => Some(usual("master", words)),
-    })
+/// A partition has level 3 at the node, and the router does not know it.
+#[test]
+fn a_read_at_the_level_of_its_partition_sees_what_its_session_wrote() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = primary(folder.path());
+    let mut third = options();
+    third.levels.insert("default".to_owned(), Wanted::Number(3));
+    let follower = Server::start(Place::folder(folder.path()), Role::Reader, third).unwrap();
+    let servers = [writer, follower];
+    let router = of_servers(&servers, Policy::Offloaded);
+    let mut client = Client::at(router.address());
+    while client.text("SCID.NODES").contains("role down") {
+        std::thread::yield_now();
+    }
+    check(&mut client, &[("SET a 1", "OK"), ("GET a", "1"), ("SET a 2", "OK"), ("GET a", "2")]);
+    check(&mut client, &[("SCID.LAST", "[level 3~")]);
+    // In a pipeline, too.
+    assert_eq!(client.pipeline(&["SET a 3", "GET a", "GET a"]), ["OK", "3", "3"]);
+    router.stop();
 }
 
 #[test]
@@ -44,6 +54,38 @@ fn a_lost_token_stays_lost_after_a_request_through_a_new_link() {
     // Now it is known.
     check(&mut client, &[("SCID.GET a LEVEL 3", "1")]);
     assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    router.stop();
+}
+
+/// A node that loses its connection once, before it names the commit of a write.
+fn losing() -> SocketAddr {
+    let is_lost = AtomicBool::new(false);
+    node(move |words| match words[0].as_str() {
+        "SCID.TOKEN" if !is_lost.swap(true, Ordering::SeqCst) => None,
+        "SCID.TOKEN" => Some(b"$-1\r\n".to_vec()),
+        "SCID.SYNC" => Some(b"-ERR SCID.SYNC is not supported in a transaction\r\n".to_vec()),
+        _ => Some(usual("master", words)),
+    })
+}
+
+/// The nodes know the level of the partition, and the router does not.
+#[test]
+fn a_lost_token_is_no_token_at_a_level_3_that_the_router_does_not_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = primary(folder.path());
+    check(&mut Client::new(&writer), &[("SET a old", "OK")]);
+    let mut third = options();
+    third.levels.insert("default".to_owned(), Wanted::Number(3));
+    let follower = Server::start(Place::folder(folder.path()), Role::Reader, third).unwrap();
+    check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "old")]);
+    // It refuses the sync, so nothing names the token.
+    let router = routed(vec![losing(), follower.address()], Policy::Optimal);
+    let mut client = Client::at(router.address());
+    while client.text("SCID.NODES").contains("role down") {
+        std::thread::yield_now();
+    }
+    let read = "SCID.GET a ROUTE OFFLOADED";
+    check(&mut client, &[(read, "old"), ("SET a 1", "OK"), (read, "OK"), (read, "OK")]);
     router.stop();
 }
 
