@@ -83,7 +83,7 @@ fn of_primary(
     session: &Session,
     primary: &Primary,
     wish: &Read,
-    (level, may_weaken): (Level, bool),
+    (mut level, may_weaken): (Level, bool),
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let mut number = number_of(level);
@@ -93,7 +93,8 @@ fn of_primary(
             let text = "UNSUPPORTED the primary of a bucket serves the levels 3 to 5; ask a reader for level 1 and 2";
             return Err(Failure::fixed(text));
         }
-        number = 3;
+        number = if session.is_token_lost { 5 } else { 3 };
+        level = session.token.map_or(Level::Eventual, Level::Session);
     }
     if let Level::Session(token) = level {
         match primary.has(&shared.node.place, token, wish.patience == Patience::MayWait) {

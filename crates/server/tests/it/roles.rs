@@ -132,6 +132,12 @@ fn a_bucket_is_served_and_taken_over() {
             ("SCID.GET a LEVEL 4", "1"),
         ],
     );
+    // It does not have the commit of this session, so it does not name level 3.
+    let mut other = Client::new(&old);
+    check(&mut other, &[("GET a", "1"), ("SCID.LAST", "[level 3~"), ("SCID.TOKEN 9-1", "OK")]);
+    check(&mut other, &[("GET a", "1"), ("SCID.LAST", "[level 5~"), ("SCID.TOKEN LOST", "OK")]);
+    check(&mut other, &[("GET a", "1"), ("SCID.LAST", "[level 5~")]);
+    check(&mut other, &[("SCID.GET a PREDICTED 2", "1"), ("SCID.LAST", "[level 5~")]);
     let new = Server::start(bucket(&url, folders.path(), "second"), Role::Reader, options).unwrap();
     let mut after = Client::new(&new);
     check(&mut after, &[("SCID.GET a LEVEL 1", "1"), ("SET a 2", "-READONLY~")]);
