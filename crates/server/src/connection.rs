@@ -17,8 +17,9 @@ use tokio::task::spawn_blocking;
 use crate::budget::Incomplete;
 use crate::commands::{COMMANDS, Verb};
 use crate::execute::execute;
+use crate::exposition::count;
 use crate::failure::{Failure, Patience};
-use crate::front::{Event, count, send};
+use crate::front::{Event, send};
 use crate::node::Role;
 use crate::options::Acknowledge;
 use crate::reply::Reply;
@@ -231,6 +232,7 @@ mod tests {
     use remote::Remote;
 
     use super::*;
+    use crate::front::Front;
     use crate::node::Node;
     use crate::options::Options;
     use crate::place::Place;
@@ -247,9 +249,10 @@ mod tests {
         let url = format!("file://{}", store.path().display());
         let options = Options { acknowledge: Acknowledge::Sync, ..Options::default() };
         let limits = options.limits.of_requests();
+        let front = Front::new(options.limits, None);
         let node =
             Node::open(place(&url, folders.path().join("first")), true, None, Vec::new()).unwrap();
-        let shared = Arc::new(Shared::new(options, node, "127.0.0.1:0".parse().unwrap()));
+        let shared = Arc::new(Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap()));
         let session = Some(Box::new(Session::new(1, &shared)));
         let incoming = Incoming::default();
         let mut connection = Connection { shared: shared.clone(), session, incoming, limits };

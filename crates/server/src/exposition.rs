@@ -10,6 +10,11 @@ use std::time::Duration;
 const BUCKETS: [u64; 10] =
     [16, 64, 256, 1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000];
 
+/// Adds one to a counter. Counts are read by people, so no order is needed.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The value of a counter. Counts are read by people, so no order is needed.
 pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)

@@ -17,8 +17,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::budget::Budget;
+use crate::exposition::count;
 use crate::options::Limits;
 use crate::stream::Stream;
+use crate::tls::{self, Acceptor};
 
 /// Threads for each core: a read from the disk blocks one.
 const THREADS_PER_CORE: usize = 4;
@@ -46,16 +48,13 @@ pub(crate) struct Counts {
     pub(crate) slow: AtomicU64,
 }
 
-/// Adds one. Counts are read by people, so no order is needed.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// The connections of a server or a router.
 pub(crate) struct Front {
     pub(crate) limits: Limits,
     pub(crate) counts: Counts,
     pub(crate) incomplete: Arc<Budget>,
+    /// TLS of all ports, if there is any.
+    pub(crate) tls: Option<Acceptor>,
     /// One permit for each connection.
     clients: Arc<Semaphore>,
     ids: AtomicU64,
@@ -64,11 +63,12 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(limits: Limits) -> Front {
+    pub(crate) fn new(limits: Limits, tls: Option<Acceptor>) -> Front {
         Front {
             limits,
             counts: Counts::default(),
             incomplete: Arc::new(Budget::new(limits.incomplete_bytes)),
+            tls,
             clients: Arc::new(Semaphore::new(limits.clients)),
             ids: AtomicU64::new(1),
             is_draining: AtomicBool::new(false),
@@ -144,11 +144,19 @@ impl Front {
         Ok(())
     }
 
+    /// Closes a connection, and gives its client some time to do the same.
+    pub(crate) async fn linger(&self, stream: Stream) {
+        let _ = timeout(LINGER, self.discard_input(stream)).await;
+    }
+
     /// Ends all connections after the requests that have arrived, and then the threads.
     pub(crate) fn end(&self, runtime: Runtime, tasks: &[JoinHandle<()>]) {
         // Before the notice: who waits later looks here first.
         self.is_draining.store(true, Ordering::Release);
         self.drain.notify_waiters();
+        if let Some(tls) = &self.tls {
+            tls.end();
+        }
         let all = u32::try_from(self.limits.clients).unwrap_or(u32::MAX);
         let ended = self.clients.acquire_many(all);
         // In vain if a client does not read; its requests were answered.
@@ -199,10 +207,11 @@ pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
 pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
     front: Arc<Front>,
     listener: TcpListener,
-    serve: impl Fn(Stream) -> W,
+    serve: impl Fn(Stream) -> W + Send + Sync + 'static,
 ) {
+    let serve = Arc::new(serve);
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of file handles, as a rule. The connections that are open end at some time.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -211,21 +220,42 @@ pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
             return;
         }
         prepare(&stream);
-        let mut stream = Stream::Plain(stream);
-        let Ok(place) = front.clients.clone().try_acquire_owned() else {
-            count(&front.counts.refused);
-            // A client that does not read it sees the end of the connection.
-            stream.send_last(b"-ERR max number of clients reached\r\n");
+        if front.tls.is_none() {
+            admit(&front, Stream::Plain(stream), &*serve);
             continue;
-        };
-        count(&front.counts.connections);
-        let connection = serve(stream);
-        let front = front.clone();
-        tokio::spawn(async move {
-            let stream = connection.await;
-            let _ = timeout(LINGER, front.discard_input(stream)).await;
-            drop(place);
-        });
+        }
+        let admitting = front.clone();
+        let serve = serve.clone();
+        tls::begin(&front, stream, peer, move |stream| admit(&admitting, stream, &*serve));
+    }
+}
+
+/// Serves a connection on a task of its own, if there is a place.
+fn admit<W: Future<Output = Stream> + Send + 'static>(
+    front: &Arc<Front>,
+    mut stream: Stream,
+    serve: &impl Fn(Stream) -> W,
+) {
+    let Ok(place) = front.clients.clone().try_acquire_owned() else {
+        count(&front.counts.refused);
+        // A client that does not read it sees the end of the connection.
+        stream.send_last(b"-ERR max number of clients reached\r\n");
+        return;
+    };
+    count(&front.counts.connections);
+    let connection = serve(stream);
+    let front = front.clone();
+    tokio::spawn(async move {
+        let stream = connection.await;
+        front.linger(stream).await;
+        drop(place);
+    });
+}
+
+/// Takes up new files of certificates, until the task is aborted.
+pub(crate) async fn watch(front: Arc<Front>) {
+    if let Some(tls) = &front.tls {
+        tls.watch().await;
     }
 }
 

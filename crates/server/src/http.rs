@@ -8,8 +8,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::front::Front;
 use crate::page::POLICY;
 use crate::stream::Stream;
+use crate::tls::of_pages;
 
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
@@ -51,7 +53,7 @@ pub(crate) trait Pages: Send + Sync + 'static {
 }
 
 /// Serves until the task is aborted.
-pub(crate) async fn serve(pages: Arc<impl Pages>, listener: TcpListener) {
+pub(crate) async fn serve(pages: Arc<impl Pages>, front: Arc<Front>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -61,8 +63,13 @@ pub(crate) async fn serve(pages: Arc<impl Pages>, listener: TcpListener) {
             continue;
         };
         let pages = pages.clone();
+        let front = front.clone();
         tokio::spawn(async move {
-            let _ = timeout(TIME_MAX, answer(&*pages, Stream::Plain(stream))).await;
+            let answering = async {
+                let stream = of_pages(&front, stream).await?;
+                answer(&*pages, stream).await
+            };
+            let _ = timeout(TIME_MAX, answering).await;
             drop(place);
         });
     }

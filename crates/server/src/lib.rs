@@ -7,7 +7,7 @@
 //! ```text
 //! server      start and end                connection   one connection
 //! front       connections, threads, limits route        a router for the nodes of a cluster
-//! stream      what carries their bytes
+//! stream      what carries their bytes    tls           certificates and handshakes
 //! request     bytes to requests            reply        replies to bytes
 //! budget      bytes of incomplete requests
 //! execute     one request                  commands     their table
@@ -77,6 +77,11 @@ mod shared;
 mod signals;
 mod stream;
 mod strings;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod transactions;
 mod users;
 mod view;
@@ -89,4 +94,6 @@ pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router, RouterOp
 pub use server::{Role, Server};
 #[cfg(unix)]
 pub use signals::Signals;
+#[cfg(feature = "tls")]
+pub use tls::{Log, NodeTls, ServerTls};
 pub use users::Users;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::commands::COMMANDS;
-use crate::exposition::{Exposition, Histogram, value};
-use crate::front::{Front, count};
+use crate::exposition::{Exposition, Histogram, count, value};
+use crate::front::Front;
 use crate::node::{Reader, Role};
 use crate::predict::Predictor;
 use crate::shared::Shared;
@@ -94,6 +94,9 @@ pub(crate) fn connections(out: &mut Exposition, front: &Front) {
     ];
     for (name, help, counter) in counters {
         out.one(name, "counter", help, value(counter));
+    }
+    if let Some(tls) = &front.tls {
+        tls.figures(out);
     }
 }
 

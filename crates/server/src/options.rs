@@ -107,6 +107,9 @@ pub struct Options {
     pub follow: Option<Duration>,
     /// The longest that a read waits for its level. Default: 1 s.
     pub wait: Duration,
+    /// TLS on both ports. Default: none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::ServerTls>,
     /// Users and their rights. Default: no password is needed.
     pub users: Users,
     /// Bounds.
@@ -129,6 +132,8 @@ impl Default for Options {
             expiring: Vec::new(),
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),
+            #[cfg(feature = "tls")]
+            tls: None,
             users: Users::default(),
             limits: Limits::default(),
             threads: None,

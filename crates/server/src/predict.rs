@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use self::sketch::Sketch;
-use crate::front::count;
+use crate::exposition::count;
 use crate::level::{Asked, Wanted};
 use crate::reply::Reply;
 

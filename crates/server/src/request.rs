@@ -15,6 +15,8 @@ use resp_rs::resp2::{self, Frame};
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// A header is a sign, a number of at most 20 digits and the end of the line.
 const HEADER_BYTES_MAX: usize = 24;
+/// The first byte of a client that begins TLS.
+pub(crate) const TLS_HANDSHAKE: u8 = 22;
 /// The most that a read reserves.
 const READ_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 8 << 10;
@@ -108,6 +110,10 @@ impl Incoming {
         match self.buffer.first() {
             None => return Err(Next::More),
             Some(b'*') => {}
+            // Its client waits for an answer to bytes that may never be a line.
+            Some(&TLS_HANDSHAKE) => {
+                return Err(Next::Broken("these bytes are TLS, and this port speaks plain text"));
+            }
             Some(_) => return Ok(false),
         }
         let (count, end) = header(&self.buffer, 0, b'*', "invalid multibulk length")?;
@@ -332,6 +338,8 @@ mod tests {
         check(&mut rng, b"*x\r\n", &[Next::Broken("invalid multibulk length")]);
         check(&mut rng, b"*1\r\n$-1\r\n", &[Next::Broken("invalid bulk length")]);
         check(&mut rng, b"*1\r\n:1\r\n", &[Next::Broken("expected '$' before an argument")]);
+        let tls = "these bytes are TLS, and this port speaks plain text";
+        check(&mut rng, b"\x16\x03\x01\x02", &[Next::Broken(tls)]);
         let digits = "*".to_owned() + &"1".repeat(HEADER_BYTES_MAX - 1);
         check(&mut rng, digits.as_bytes(), &[Next::Broken("invalid multibulk length")]);
         let whole = b"*1\r\n$2\r\nabXY";

@@ -6,11 +6,13 @@
 //! session  the state of a client                        client   attempts, order, outcomes
 //! router   a server in front of it                      sink     replies on their way
 //! figures  metrics and health of a router              page     its page for people
+//! dialer   makes connections to nodes
 //! ```
 
 mod choice;
 mod client;
 mod cluster;
+mod dialer;
 mod figures;
 mod item;
 pub(crate) mod link;

@@ -9,12 +9,13 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::connection;
-use crate::front;
+use crate::front::{self, Front};
 use crate::http;
 use crate::node::Node;
 use crate::options::Options;
 use crate::place::Place;
 use crate::shared::Shared;
+use crate::tls::Acceptor;
 
 /// The role in which a server starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,23 +38,29 @@ impl Server {
     /// Opens the database, and serves it.
     ///
     /// # Errors
-    /// Those of the open; [`Io`](siltstone::ErrorKind::Io) if an address is taken.
+    /// Those of the open; [`Io`](siltstone::ErrorKind::Io) if an address is taken. With TLS those of its files:
+    /// [`InvalidArgument`](siltstone::ErrorKind::InvalidArgument) names the file, and what is wrong with it.
     pub fn start(place: Place, role: Role, options: Options) -> Result<Server> {
         let runtime = front::runtime("siltstone-serve", options.threads)?;
         let listener = front::bound(&runtime, &options.listen)?;
+        let front = Front::new(options.limits, acceptor(&options)?);
         let http = options.http.as_deref().map(|at| front::bound(&runtime, at)).transpose()?;
         let address = front::local(&listener)?;
         let announced = options.announce.clone().unwrap_or_else(|| address.to_string());
         let is_primary = role == Role::Primary;
         let node = Node::open(place, is_primary, Some(announced), options.expiring.clone())?;
-        let shared = Arc::new(Shared::new(options, node, address));
+        let shared = Arc::new(Shared::new(options, front, node, address));
         let http_address = http.as_ref().map(front::local).transpose()?;
         let accepting = front::accept(shared.front.clone(), listener, {
             let shared = shared.clone();
             move |stream| connection::serve(shared.clone(), stream)
         });
-        let mut tasks = vec![runtime.spawn(accepting)];
-        tasks.extend(http.map(|listener| runtime.spawn(http::serve(shared.clone(), listener))));
+        let watching = front::watch(shared.front.clone());
+        let mut tasks = vec![runtime.spawn(accepting), runtime.spawn(watching)];
+        tasks.extend(http.map(|listener| {
+            let front = shared.front.clone();
+            runtime.spawn(http::serve(shared.clone(), front, listener))
+        }));
         if let Some(interval) = shared.options.follow {
             tasks.push(runtime.spawn(follow(shared.clone(), interval)));
         }
@@ -99,6 +106,17 @@ impl Drop for Server {
         // Reported by `stop`, for those who ask.
         let _ = self.end();
     }
+}
+
+#[cfg(feature = "tls")]
+fn acceptor(options: &Options) -> Result<Option<Acceptor>> {
+    options.tls.clone().map(|tls| Acceptor::open(tls, options.clock.clone())).transpose()
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
+fn acceptor(_: &Options) -> Result<Option<Acceptor>> {
+    Ok(None)
 }
 
 /// Makes a reader follow its primary.

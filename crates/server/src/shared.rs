@@ -32,8 +32,13 @@ const HEALTH: Duration = Duration::from_secs(1);
 const HEALTH_CHARACTERS_MAX: usize = 500;
 
 impl Shared {
-    pub(crate) fn new(options: Options, node: Node, address: std::net::SocketAddr) -> Shared {
-        let front = Arc::new(Front::new(options.limits));
+    pub(crate) fn new(
+        options: Options,
+        front: Front,
+        node: Node,
+        address: std::net::SocketAddr,
+    ) -> Shared {
+        let front = Arc::new(front);
         let cursors = Cursors::default();
         let predictor = options.predict.then(Predictor::new);
         let metrics = Metrics::default();

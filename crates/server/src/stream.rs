@@ -4,21 +4,42 @@
 
 use std::io;
 use std::task::{Context, Poll};
+#[cfg(feature = "tls")]
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::{Waker, ready},
+};
 
 use bytes::BytesMut;
+#[cfg(feature = "tls")]
+use tokio::io::AsyncBufRead;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+#[cfg(feature = "tls")]
+use tokio_rustls::TlsStream;
 
 /// A connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
+    /// A connection after its handshake.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(stream: TlsStream<TcpStream>) -> Stream {
+        Stream::Tls(Box::new(stream))
+    }
+
     /// Returns `Ready` if a read would return at once: bytes, the end or an error.
     pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Stream::Plain(stream) => stream.poll_read_ready(context).map(|_| ()),
+            // Bytes that are decrypted already wait in the stream, and not in the system.
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_fill_buf(context).map(|_| ()),
         }
     }
 
@@ -29,6 +50,8 @@ impl Stream {
     pub(crate) fn try_read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Stream::Plain(stream) => stream.try_read_buf(buffer),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => take_all(stream, buffer),
         }
     }
 
@@ -36,6 +59,8 @@ impl Stream {
     pub(crate) async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Stream::Plain(stream) => stream.read_buf(buffer).await,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => poll_fn(|context| poll_take(stream, buffer, context)).await,
         }
     }
 
@@ -46,6 +71,9 @@ impl Stream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
                 sent => sent,
             },
+            // What does not fit into the system's buffer would need a wait for its rest.
+            #[cfg(feature = "tls")]
+            Stream::Tls(_) => Ok(0),
         }
     }
 
@@ -53,18 +81,72 @@ impl Stream {
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Stream::Plain(stream) => stream.write_all(bytes).await,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
         }
     }
 
     /// Tries to send the last bytes of a connection, which a client may miss that does not read.
     pub(crate) fn send_last(&mut self, bytes: &[u8]) {
-        let _ = self.try_send(bytes);
+        let _ = match self {
+            Stream::Plain(_) => self.try_send(bytes),
+            // The end of the sending direction sends the rest of it.
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => at_once(stream.write(bytes)),
+        };
     }
 
-    /// Ends the sending direction.
+    /// Ends the sending direction, after what was sent.
     pub(crate) async fn end(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(stream) => stream.shutdown().await,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.shutdown().await,
         }
+    }
+}
+
+/// Appends a piece of what is decrypted, up to the room of `buffer`. Not by a read, which would clear all of that room before.
+#[cfg(feature = "tls")]
+fn poll_take(
+    stream: &mut TlsStream<TcpStream>,
+    buffer: &mut BytesMut,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    let mut stream = Pin::new(stream);
+    let piece = ready!(stream.as_mut().poll_fill_buf(context))?;
+    let len = piece.len().min(buffer.capacity() - buffer.len());
+    buffer.extend_from_slice(&piece[..len]);
+    stream.consume(len);
+    Poll::Ready(Ok(len))
+}
+
+/// Appends all that is there, up to the room of `buffer`: the requests of a pipeline may be in records of their own.
+#[cfg(feature = "tls")]
+fn take_all(stream: &mut TlsStream<TcpStream>, buffer: &mut BytesMut) -> io::Result<usize> {
+    let mut taken = at_once(poll_fn(|context| poll_take(stream, buffer, context)))?;
+    while taken > 0 && buffer.len() < buffer.capacity() {
+        match at_once(poll_fn(|context| poll_take(stream, buffer, context))) {
+            Ok(more) if more > 0 => taken += more,
+            // The end and failures come again at the next read.
+            Ok(_) | Err(_) => break,
+        }
+    }
+    Ok(taken)
+}
+
+/// The outcome of work that need not wait; `WouldBlock` if it would.
+///
+/// Nothing is woken by it, so the next wait has to poll the stream.
+#[cfg(feature = "tls")]
+fn at_once<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    // The budget of the task says nothing of what is there.
+    let work = pin!(tokio::task::unconstrained(work));
+    match work.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }

@@ -23,8 +23,8 @@ use super::item::Item;
 use super::link::{Link, encode};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
+use crate::exposition::count;
 use crate::failure::Failure;
-use crate::front::count;
 
 /// Bytes of requests that are sent before a reply is read. More could fill the buffers of both sides, and neither would
 /// read.
@@ -118,7 +118,9 @@ impl Client {
         self.forget_replaced(node);
         if !self.links.contains_key(&node) {
             let known = self.cluster.node(node).ok_or(io::ErrorKind::NotFound)?;
-            let link = Link::connect(&known.address, self.cluster.options.reply).await;
+            let link =
+                Link::connect(&self.cluster.dialer, &known.address, self.cluster.options.reply)
+                    .await;
             if link.is_err() {
                 known.doubt();
             }

@@ -17,11 +17,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::choice::{NodeRole, NodeView, Policy, primary_of};
+use super::dialer::Dialer;
 use super::figures::{Counts, NodeCounts};
 use super::link::Link;
 use crate::level::Token;
 use crate::predict::Predictor;
 use crate::reply::Reply;
+use crate::tls::Connector;
 
 /// Time between two questions to all nodes.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -57,6 +59,9 @@ pub struct ClusterOptions {
     pub wait: Duration,
     /// The longest that a node takes for a reply; from then on it counts as lost. Default: 10 s.
     pub reply: Duration,
+    /// TLS to the nodes. Default: none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::NodeTls>,
     /// The clock for these times, and for the times of requests.
     pub clock: Arc<dyn Clock>,
 }
@@ -71,6 +76,8 @@ impl ClusterOptions {
             login: None,
             wait: Duration::from_secs(5),
             reply: Duration::from_secs(10),
+            #[cfg(feature = "tls")]
+            tls: None,
             clock: Arc::new(SystemClock::new()),
         }
     }
@@ -142,12 +149,12 @@ impl Node {
         Running { node: self.clone(), requests, begun: now }
     }
 
-    async fn ask(&self, login: Option<&(String, String)>) {
+    async fn ask(&self, dialer: &Dialer, login: Option<&(String, String)>) {
         let mut kept = self.link.lock().await;
         let asked = timeout(ANSWER, async {
             let link = match kept.as_mut() {
                 Some(link) => link,
-                None => kept.insert(Link::connect(&self.address, ANSWER).await?),
+                None => kept.insert(Link::connect(dialer, &self.address, ANSWER).await?),
             };
             if let Some((name, password)) = login.filter(|_| !link.greeted.has_login) {
                 link.call(&["AUTH", name, password]).await?;
@@ -157,7 +164,11 @@ impl Node {
         });
         let known = match asked.await {
             Ok(Ok(info)) => known(&info),
-            Ok(Err(_)) | Err(_) => Known::default(),
+            Ok(Err(error)) => {
+                dialer.failed(&self.address, &error);
+                Known::default()
+            }
+            Err(_) => Known::default(),
         };
         if known.role.is_none() {
             *kept = None;
@@ -227,6 +238,7 @@ pub struct Cluster {
     pub(crate) options: ClusterOptions,
     pub(crate) predictor: Option<Predictor>,
     pub(crate) counts: Counts,
+    pub(crate) dialer: Arc<Dialer>,
     /// At their places, which do not change while they are in the list: the cursors of walks have them.
     nodes: ArcSwap<Vec<Arc<Node>>>,
     /// Rounds of questions, and the turn of one.
@@ -238,10 +250,11 @@ impl Cluster {
     /// Reads the list of nodes.
     ///
     /// # Errors
-    /// Those of the read of the file; [`ErrorKind::InvalidArgument`] if it names no node.
+    /// Those of the read of the file; [`ErrorKind::InvalidArgument`] if it names no node. With TLS those of its files.
     pub fn new(options: ClusterOptions) -> Result<Cluster> {
         let cluster = Cluster {
             predictor: options.predict.then(Predictor::new),
+            dialer: Arc::new(Dialer::new(connector(&options)?)),
             options,
             counts: Counts::default(),
             nodes: ArcSwap::default(),
@@ -301,6 +314,7 @@ impl Cluster {
         loop {
             // A file that cannot be read for a moment changes nothing.
             let _ = self.reload();
+            self.dialer.look();
             self.ask().await;
             tokio::time::sleep(INTERVAL).await;
         }
@@ -317,7 +331,8 @@ impl Cluster {
         let mut asked = JoinSet::new();
         for node in self.nodes().into_iter().filter(|node| !node.is_leaving()) {
             let login = self.options.login.clone();
-            asked.spawn(async move { node.ask(login.as_ref()).await });
+            let dialer = self.dialer.clone();
+            asked.spawn(async move { node.ask(&dialer, login.as_ref()).await });
         }
         asked.join_all().await;
         self.rounds.fetch_add(1, Ordering::Release);
@@ -377,6 +392,17 @@ impl Cluster {
         });
         Reply::Array(described.collect())
     }
+}
+
+#[cfg(feature = "tls")]
+fn connector(options: &ClusterOptions) -> Result<Option<Connector>> {
+    options.tls.clone().map(|tls| Connector::open(tls, options.clock.clone())).transpose()
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
+fn connector(_: &ClusterOptions) -> Result<Option<Connector>> {
+    Ok(None)
 }
 
 /// The operations that a node at `own` lacks; `None` in another epoch.

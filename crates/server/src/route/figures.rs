@@ -9,8 +9,8 @@ use bytes::Bytes;
 use super::choice::{Need, NodeRole};
 use super::cluster::{Cluster, Described};
 use super::page::page;
-use crate::exposition::{Exposition, Histogram, value};
-use crate::front::{Front, count};
+use crate::exposition::{Exposition, Histogram, count, value};
+use crate::front::Front;
 use crate::http::{Answer, Pages};
 use crate::metrics::{connections, predictions};
 
@@ -116,6 +116,7 @@ fn text(front: &Front, cluster: &Cluster) -> String {
     let is_up = !front.is_draining();
     out.one("up", "gauge", "Whether the router accepts requests.", u8::from(is_up));
     connections(&mut out, front);
+    cluster.dialer.figures(&mut out);
     let counts = &cluster.counts;
     let help = "Times that a request waited because no node could serve it.";
     out.one("waits_total", "counter", help, value(&counts.waits));

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::dialer::Dialer;
 use crate::level::Wanted;
 use crate::stream::Stream;
 
@@ -43,11 +43,13 @@ async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -
 }
 
 impl Link {
-    /// Connects. `limit` is the longest time for it, and for each reply.
-    pub(crate) async fn connect(address: &str, limit: Duration) -> io::Result<Link> {
-        let stream = within(limit, TcpStream::connect(address)).await?;
-        stream.set_nodelay(true)?;
-        let stream = Stream::Plain(stream);
+    /// Connects to a node. `limit` is the longest time for it, and for each reply.
+    pub(crate) async fn connect(
+        dialer: &Dialer,
+        address: &str,
+        limit: Duration,
+    ) -> io::Result<Link> {
+        let stream = within(limit, dialer.dial(address)).await?;
         let greeted = Greeted {
             has_login: false,
             is_resp3: false,

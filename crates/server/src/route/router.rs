@@ -15,12 +15,14 @@ use super::cluster::Cluster;
 use super::figures::RouterPages;
 use super::sink::{Connection, Sink};
 use crate::budget::Incomplete;
-use crate::front::{self, Event, Front, count};
+use crate::exposition::count;
+use crate::front::{self, Event, Front};
 use crate::http;
 use crate::options::Limits;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next};
 use crate::stream::Stream;
+use crate::tls::Acceptor;
 
 /// The options of a [`Router`].
 #[derive(Clone, Debug)]
@@ -29,13 +31,22 @@ pub struct RouterOptions {
     pub listen: String,
     /// The address of metrics and health. Default: none.
     pub http: Option<String>,
+    /// TLS on both ports. Default: none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::ServerTls>,
     /// Bounds; those of replies and transactions are the nodes'.
     pub limits: Limits,
 }
 
 impl Default for RouterOptions {
     fn default() -> RouterOptions {
-        RouterOptions { listen: "127.0.0.1:6400".to_owned(), http: None, limits: Limits::default() }
+        RouterOptions {
+            listen: "127.0.0.1:6400".to_owned(),
+            http: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -61,14 +72,16 @@ impl Router {
     /// Serves the nodes of `cluster`.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if an address is taken.
+    /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if an address is taken. With TLS those of its files:
+    /// [`InvalidArgument`](siltstone::ErrorKind::InvalidArgument) names the file, and what is wrong with it.
     pub fn start_with(cluster: Cluster, options: RouterOptions) -> Result<Router> {
         let runtime = front::runtime("siltstone-route", None)?;
         let listener = front::bound(&runtime, &options.listen)?;
         let pages = options.http.as_deref().map(|at| front::bound(&runtime, at)).transpose()?;
         let address = front::local(&listener)?;
         let http = pages.as_ref().map(front::local).transpose()?;
-        let front = Arc::new(Front::new(options.limits));
+        let tls = acceptor(&options, &cluster)?;
+        let front = Arc::new(Front::new(options.limits, tls));
         let cluster = Arc::new(cluster);
         let accepting = front::accept(front.clone(), listener, {
             let front = front.clone();
@@ -76,8 +89,12 @@ impl Router {
             move |stream| serve(front.clone(), cluster.clone(), stream)
         });
         let figures = Arc::new(RouterPages { front: front.clone(), cluster: cluster.clone() });
-        let mut tasks = vec![runtime.spawn(accepting), runtime.spawn(cluster.watch())];
-        tasks.extend(pages.map(|listener| runtime.spawn(http::serve(figures, listener))));
+        let watching = front::watch(front.clone());
+        let mut tasks =
+            vec![runtime.spawn(accepting), runtime.spawn(cluster.watch()), runtime.spawn(watching)];
+        tasks.extend(
+            pages.map(|listener| runtime.spawn(http::serve(figures, front.clone(), listener))),
+        );
         Ok(Router { front, address, http, tasks, runtime: Some(runtime) })
     }
 
@@ -115,6 +132,18 @@ impl Drop for Router {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+#[cfg(feature = "tls")]
+fn acceptor(options: &RouterOptions, cluster: &Cluster) -> Result<Option<Acceptor>> {
+    let clock = cluster.options.clock.clone();
+    options.tls.clone().map(|tls| Acceptor::open(tls, clock)).transpose()
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
+fn acceptor(_: &RouterOptions, _: &Cluster) -> Result<Option<Acceptor>> {
+    Ok(None)
 }
 
 /// Serves a connection to its end, and returns it.

@@ -17,3 +17,11 @@ mod roles;
 mod route;
 mod route_linear;
 mod route_session;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls_client;
+#[cfg(feature = "tls")]
+mod tls_files;
+#[cfg(feature = "tls")]
+mod tls_route;

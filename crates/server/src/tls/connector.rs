@@ -1,0 +1,173 @@
+//! [`Connector`]: the side of a client. It verifies the certificates of nodes, and shows its own if it has one.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use siltstone::clock::{Clock, SystemClock};
+use siltstone::{Error, ErrorKind, Result};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::counts::{Counts, is_of_tls, reason_of};
+use super::files::{Content, Identity, warning};
+use super::renewed::Renewed;
+use super::{NodeTls, failed, say};
+use crate::exposition::Exposition;
+use crate::stream::Stream;
+
+/// The side of a client of nodes.
+pub(crate) struct Connector {
+    options: NodeTls,
+    clock: Arc<dyn Clock>,
+    config: Renewed<ClientConfig>,
+    counts: Counts,
+}
+
+impl Connector {
+    /// Reads the files.
+    pub(crate) fn open(options: NodeTls, clock: Arc<dyn Clock>) -> Result<Connector> {
+        if let Some(name) = &options.name {
+            server_name(name).map_err(|error| {
+                Error::new(ErrorKind::InvalidArgument, format!("the name of nodes: {error}"))
+            })?;
+        }
+        let log = options.log.clone();
+        let now = clock.now();
+        let config = Renewed::new(paths(&options), log, options.interval, now, |contents| {
+            config(contents, &options, clock.unix_time())
+        })?;
+        Ok(Connector { options, clock, config, counts: Counts::default() })
+    }
+
+    /// Looks at the files, if it is time.
+    pub(crate) fn look(&self) {
+        self.config.look(self.clock.now(), |contents| {
+            config(contents, &self.options, self.clock.unix_time())
+        });
+    }
+
+    /// Completes a handshake with the node at `address`.
+    pub(crate) async fn connect(&self, address: &str, stream: TcpStream) -> io::Result<Stream> {
+        let name = self.options.name_of(address)?;
+        let connector = TlsConnector::from(self.config.current());
+        match connector.connect(name, stream).await {
+            Ok(stream) => {
+                self.counts.done();
+                Ok(Stream::tls(stream.into()))
+            }
+            Err(error) => {
+                self.note(address, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts the failure of a connection that was made, if it is one of TLS: in TLS 1.3 a node refuses the certificate of a
+    /// client after the client has ended its handshake.
+    pub(crate) fn failed(&self, address: &str, error: &io::Error) {
+        if is_of_tls(error) {
+            self.note(address, error);
+        }
+    }
+
+    fn note(&self, address: &str, error: &io::Error) {
+        let reason = reason_of(error);
+        let with = format_args!("node {address}");
+        self.counts.failed(self.config.log(), with, reason, &error.to_string());
+    }
+
+    /// The figures of this side.
+    pub(crate) fn figures(&self, out: &mut Exposition) {
+        self.counts.figures(out, "node_tls_");
+        self.config.figures(out, "node_tls_");
+    }
+}
+
+impl NodeTls {
+    /// Completes a handshake with the server at `address` on a thread that may wait, for pages of metrics. The files are
+    /// read for each call.
+    ///
+    /// # Errors
+    /// Those of the files and of the connection. A certificate that is not accepted shows at the first read or write.
+    pub fn connect(
+        &self,
+        address: &str,
+        stream: std::net::TcpStream,
+    ) -> io::Result<impl Read + Write + use<>> {
+        let contents: Result<Vec<Content>> =
+            paths(self).iter().map(|path| Content::read(path)).collect();
+        let silent = NodeTls { log: None, ..self.clone() };
+        let config = contents
+            .and_then(|contents| config(&contents, &silent, SystemClock::new().unix_time()))
+            .map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::new(config), self.name_of(address)?);
+        Ok(StreamOwned::new(connection.map_err(io::Error::other)?, stream))
+    }
+
+    /// The name that the certificate of the node must have.
+    fn name_of(&self, address: &str) -> io::Result<ServerName<'static>> {
+        server_name(self.name.as_deref().unwrap_or_else(|| host_of(address)))
+    }
+}
+
+/// The host of an address with a port.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| io::Error::other(format!("{host:?} is no name of a host, and no address")))
+}
+
+fn paths(options: &NodeTls) -> Vec<PathBuf> {
+    let identity = options.identity.iter();
+    let identity = identity.flat_map(|(certificate, key)| [certificate.clone(), key.clone()]);
+    std::iter::once(options.ca.clone()).chain(identity).collect()
+}
+
+fn config(contents: &[Content], options: &NodeTls, now: Duration) -> Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone());
+    let builder = builder.with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| failed(&error))?;
+    let builder = builder.with_root_certificates(contents[0].roots()?);
+    let [_, certificate, key] = contents else { return Ok(builder.with_no_client_auth()) };
+    let identity = Identity::of(certificate, key, &provider)?;
+    if let Some(warning) = warning(&identity.validity, &certificate.path, now) {
+        say(options.log.as_ref(), &format!("TLS: {warning}"));
+    }
+    let resolver: Arc<dyn ResolvesClientCert> =
+        Arc::new(SingleCertAndKey::from(identity.certified));
+    Ok(builder.with_client_cert_resolver(resolver))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_that_of_the_address_or_of_the_options() {
+        let mut tls = NodeTls::new("ca.pem");
+        for (address, name) in [
+            ("localhost:6379", "localhost"),
+            ("a.b.test:1", "a.b.test"),
+            ("10.0.0.1:6379", "10.0.0.1"),
+            ("[::1]:6379", "::1"),
+        ] {
+            assert_eq!(tls.name_of(address).unwrap(), server_name(name).unwrap(), "{address}");
+        }
+        for wrong in ["", ":6379", "a b:1", "-:1"] {
+            assert!(tls.name_of(wrong).is_err(), "{wrong}");
+        }
+        tls.name = Some("nodes.test".to_owned());
+        assert_eq!(tls.name_of("10.0.0.1:6379").unwrap(), server_name("nodes.test").unwrap());
+    }
+}
