@@ -51,6 +51,8 @@ mod stats;
 mod streams;
 mod stress;
 mod svg;
+#[cfg(feature = "tls")]
+mod tls;
 mod verify;
 mod watch;
 mod write;

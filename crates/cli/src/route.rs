@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use server::NodeTls;
 use server::{Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
 
 use crate::output::{Failure, note};
 use crate::serve::LimitArgs;
+#[cfg(feature = "tls")]
+use crate::tls::{IdentityArgs, NodeArgs, PortArgs};
 
 /// Arguments of `route`.
 #[derive(Debug, clap::Args)]
@@ -38,6 +42,15 @@ pub(crate) struct Args {
     /// Milliseconds after which a node without a reply counts as lost
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     reply: u64,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: PortArgs,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    nodes_tls: NodeArgs,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    identity: IdentityArgs,
     #[command(flatten)]
     limits: LimitArgs,
 }
@@ -67,9 +80,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.login = args.login.as_ref().map(login).transpose()?;
     options.wait = Duration::from_millis(args.wait);
     options.reply = Duration::from_millis(args.reply);
+    #[cfg(feature = "tls")]
+    {
+        let identity = args.identity.files();
+        options.tls = args.nodes_tls.options().map(|tls| NodeTls { identity, ..tls });
+    }
     let listening = RouterOptions {
         listen: args.listen.clone(),
         http: args.http.clone(),
+        #[cfg(feature = "tls")]
+        tls: args.tls.options(),
         limits: args.limits.limits(),
     };
     let router = Router::start_with(Cluster::new(options)?, listening)?;

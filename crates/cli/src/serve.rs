@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// File of users, one a line: NAME PASSWORD [read=PARTITION,...] [write=PARTITION,...]
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: crate::tls::PortArgs,
     #[command(flatten)]
     limits: LimitArgs,
 }
@@ -163,6 +166,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
     options.users = users(args)?;
     options.limits = args.limits.limits();
+    #[cfg(feature = "tls")]
+    {
+        options.tls = args.tls.options();
+    }
     let server = Server::start(place, role, options)?;
     let name = if role == Role::Primary { "primary" } else { "reader" };
     note(format_args!("siltstone: {name} of {} at {}", args.database.display(), server.address()));

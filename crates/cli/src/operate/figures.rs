@@ -128,31 +128,50 @@ pub(super) enum Silence {
     Other(String),
 }
 
-/// Fetches the figures of the server at `address`, its address for metrics.
-pub(super) fn figures_of(address: &str) -> Result<Figures, Silence> {
-    let page = get(address, "/metrics").map_err(|error| match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => Silence::Refused,
-        _ => Silence::Other(error.to_string()),
-    })?;
-    Figures::parse(&page)
-        .ok_or_else(|| Silence::Other("its answer is not a page of a siltstone server".to_owned()))
+/// Fetches the pages of servers, over TLS or without.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asker {
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<server::NodeTls>,
 }
 
-/// Fetches the figures of several servers at the same time.
-pub(super) fn ask(addresses: &[String]) -> Vec<Option<Figures>> {
-    std::thread::scope(|scope| {
-        let asked: Vec<_> =
-            addresses.iter().map(|it| scope.spawn(|| figures_of(it).ok())).collect();
-        asked.into_iter().map(|it| it.join().ok().flatten()).collect()
-    })
+impl Asker {
+    /// Fetches the figures of the server at `address`, its address for metrics.
+    pub(super) fn figures_of(&self, address: &str) -> Result<Figures, Silence> {
+        let page = self.get(address, "/metrics").map_err(|error| match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => Silence::Refused,
+            _ => Silence::Other(error.to_string()),
+        })?;
+        Figures::parse(&page).ok_or_else(|| {
+            Silence::Other("its answer is not a page of a siltstone server".to_owned())
+        })
+    }
+
+    /// Fetches the figures of several servers at the same time.
+    pub(super) fn ask(&self, addresses: &[String]) -> Vec<Option<Figures>> {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                addresses.iter().map(|it| scope.spawn(|| self.figures_of(it).ok())).collect();
+            asked.into_iter().map(|it| it.join().ok().flatten()).collect()
+        })
+    }
+
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS has files"))]
+    fn get(&self, address: &str, path: &str) -> std::io::Result<String> {
+        let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+        let first = resolved.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        let stream = TcpStream::connect_timeout(first, ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return exchange(tls.connect(address, stream)?, address, path);
+        }
+        exchange(stream, address, path)
+    }
 }
 
-fn get(address: &str, path: &str) -> std::io::Result<String> {
-    let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    let first = resolved.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-    let mut stream = TcpStream::connect_timeout(first, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.set_write_timeout(Some(ANSWER))?;
+fn exchange(mut stream: impl Read + Write, address: &str, path: &str) -> std::io::Result<String> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut bytes = Vec::new();
     stream.take(PAGE_BYTES_MAX).read_to_end(&mut bytes)?;

@@ -24,7 +24,7 @@ use siltstone::clock::{Clock, SystemClock};
 
 use self::control::{Control, Env, Launcher, Times};
 use self::decide::{Decider, Targets};
-use self::figures::Figures;
+use self::figures::{Asker, Figures};
 use self::nodes::NodesFile;
 use self::process::{Processes, Spec};
 use crate::bucket::url_of;
@@ -56,12 +56,28 @@ pub(crate) struct Args {
     /// Host of the readers' addresses
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    nodes_tls: crate::tls::NodeArgs,
     /// Leave the readers running at the end; the next operator of the file takes them over
     #[arg(long)]
     leave: bool,
     /// More arguments of the readers (`siltstone serve --help`)
     #[arg(last = true, value_name = "ARGUMENT")]
     more: Vec<String>,
+}
+
+impl Args {
+    #[cfg(feature = "tls")]
+    fn asker(&self) -> Asker {
+        Asker { tls: self.nodes_tls.options() }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "it is as that of the feature")]
+    fn asker(&self) -> Asker {
+        Asker::default()
+    }
 }
 
 /// The load of a reader, and the times.
@@ -145,15 +161,18 @@ fn is_target(target: Option<f64>) -> bool {
 }
 
 /// Servers over HTTP, the file of the nodes, and standard error.
-struct Machine(NodesFile);
+struct Machine {
+    asker: Asker,
+    nodes: NodesFile,
+}
 
 impl Env for Machine {
     fn ask(&mut self, addresses: &[String]) -> Vec<Option<Figures>> {
-        figures::ask(addresses)
+        self.asker.ask(addresses)
     }
 
     fn publish(&mut self, readers: &[String]) -> Result<(), Failure> {
-        self.0.set(readers)
+        self.nodes.set(readers)
     }
 
     fn say(&mut self, text: &str) {
@@ -179,6 +198,7 @@ fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
         is_folder: url_of(database).is_none(),
         host: args.host.clone(),
         more: args.more.clone(),
+        asker: args.asker(),
     };
     Ok(Box::new(Processes::new(spec, args.nodes.clone())?))
 }
@@ -186,7 +206,8 @@ fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
 /// Operates until a signal.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let targets = args.load.targets()?;
-    let env = Machine(NodesFile::lock(&args.nodes, args.node.clone())?);
+    let nodes = NodesFile::lock(&args.nodes, args.node.clone())?;
+    let env = Machine { asker: args.asker(), nodes };
     let launcher = launcher(args)?;
     let mut control =
         Control::new(launcher, Box::new(env), Decider::new(targets), args.load.times());

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::control::{Addresses, Instance, Launcher};
-use super::figures::{Silence, figures_of};
+use super::figures::{Asker, Silence};
 use super::nodes::{replace, with_ending};
 use crate::output::{Failure, note};
 
@@ -31,6 +31,8 @@ pub(super) struct Spec {
     /// The host of the addresses.
     pub(super) host: String,
     pub(super) more: Vec<String>,
+    /// For their figures.
+    pub(super) asker: Asker,
 }
 
 #[derive(Debug)]
@@ -70,7 +72,7 @@ impl Running {
     }
 
     /// Returns how it ended, once it has.
-    fn end(&mut self) -> Option<String> {
+    fn end(&mut self, asker: &Asker) -> Option<String> {
         match &mut self.process {
             Process::Child(child) => match child.try_wait() {
                 Ok(None) => None,
@@ -80,7 +82,7 @@ impl Running {
             // A process that no one waits for keeps its number, but not its port.
             Process::Adopted(pid) => {
                 let is_gone = test_kill_process(*pid) == Err(rustix::io::Errno::SRCH)
-                    || figures_of(&self.addresses.figures) == Err(Silence::Refused);
+                    || asker.figures_of(&self.addresses.figures) == Err(Silence::Refused);
                 is_gone.then(|| "its process is gone".to_owned())
             }
         }
@@ -105,7 +107,7 @@ impl Processes {
                 let at = format!("{}:{}", path.display(), number + 1);
                 Failure::Usage(format!("{at}: a line is PROCESS ADDRESS ADDRESS, not {line:?}"))
             })?;
-            if !is_reader(pid, &addresses, &path)? {
+            if !is_reader(&spec.asker, pid, &addresses, &path)? {
                 continue;
             }
             let process = Process::Adopted(pid);
@@ -162,7 +164,7 @@ impl Processes {
         let Some(running) = self.running.get_mut(name) else { return Ok(()) };
         running.is_ending = true;
         // A child that has ended keeps its number until it is waited for, which `readers` does.
-        if running.end().is_some() {
+        if running.end(&self.spec.asker).is_some() {
             return Ok(());
         }
         match kill_process(running.number(), signal) {
@@ -185,12 +187,17 @@ fn parse(line: &str) -> Option<(Pid, Addresses)> {
 }
 
 /// Returns whether process `pid` serves at the address; a process that does not listen gets some time to begin.
-fn is_reader(pid: Pid, addresses: &Addresses, path: &std::path::Path) -> Result<bool, Failure> {
+fn is_reader(
+    asker: &Asker,
+    pid: Pid,
+    addresses: &Addresses,
+    path: &std::path::Path,
+) -> Result<bool, Failure> {
     for _ in 0..TRIES {
         if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
             return Ok(false);
         }
-        match figures_of(&addresses.figures) {
+        match asker.figures_of(&addresses.figures) {
             Ok(figures) => {
                 return Ok(figures.process == u32::try_from(pid.as_raw_nonzero().get()).ok());
             }
@@ -242,7 +249,11 @@ impl Launcher for Processes {
         let mut instances = Vec::new();
         for (name, running) in &mut self.running {
             let addresses = Some(running.addresses.clone());
-            instances.push(Instance { name: name.clone(), addresses, end: running.end() });
+            instances.push(Instance {
+                name: name.clone(),
+                addresses,
+                end: running.end(&self.spec.asker),
+            });
         }
         let mut has_changed = false;
         for instance in instances.iter_mut().filter(|it| it.end.is_some()) {
@@ -303,10 +314,10 @@ mod tests {
         let own = rustix::process::getpid();
         let (addresses, thread) =
             answering("siltstone_server_up 1\nsiltstone_server_process_id 1\n");
-        assert!(!is_reader(own, &addresses, path).unwrap());
+        assert!(!is_reader(&Asker::default(), own, &addresses, path).unwrap());
         thread.join().unwrap();
         let (addresses, thread) = answering("hello");
-        let Err(Failure::Io(text)) = is_reader(own, &addresses, path) else {
+        let Err(Failure::Io(text)) = is_reader(&Asker::default(), own, &addresses, path) else {
             panic!("a reader that gives no figures is lost")
         };
         assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");

@@ -1,0 +1,157 @@
+//! `siltstone serve`, `route` and `operate` with TLS, as processes.
+
+#![cfg(all(feature = "tls", unix))]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use server::NodeTls;
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
+
+fn file(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tls");
+    folder.join(name).to_str().expect("the path is text").to_owned()
+}
+
+/// A running command, and the address that it has named.
+struct Running {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(at: &Path, args: &[&str]) -> Running {
+    let mut command = Command::new(COMMAND);
+    let child = command.current_dir(at).args(args).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the command can be started");
+    let mut errors = BufReader::new(child.stderr.take().expect("it is a pipe"));
+    let mut line = String::new();
+    // Keys of a repository can be read by all; a warning says so first.
+    while line.is_empty() || line.contains(" TLS: ") {
+        line.clear();
+        errors.read_line(&mut line).expect("the command says where it is");
+    }
+    let address = line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned();
+    Running { child, errors, address }
+}
+
+impl Running {
+    /// Ends it, and returns what it has said.
+    fn end(mut self) -> String {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the command runs");
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).expect("it is text");
+        assert!(self.child.wait().expect("the command ends").success(), "{rest}");
+        rest
+    }
+}
+
+fn call(address: &str, line: &str) -> String {
+    let mut tls = NodeTls::new(file("ca.pem"));
+    tls.identity = Some((PathBuf::from(file("client.pem")), PathBuf::from(file("client.key"))));
+    let stream = TcpStream::connect(address).expect("the server listens");
+    let mut stream = tls.connect(address, stream).expect("the files are right");
+    write!(stream, "{line}\r\nQUIT\r\n").expect("the server reads");
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).expect("the replies are text, and their end that of TLS");
+    replies.strip_suffix("+OK\r\n").expect("the reply to QUIT comes last").to_owned()
+}
+
+#[test]
+fn a_primary_a_reader_and_a_router_speak_tls() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(file);
+    let port = ["--listen", "127.0.0.1:0", "--tls-cert", &certificate, "--tls-key", &key];
+    let clients = ["--tls-ca", &ca];
+    let primary = start(at, &[&["serve", "db"], &port[..], &clients].concat());
+    let reader = start(at, &[&["serve", "db", "--secondary"], &port[..], &clients].concat());
+    let [own, own_key] = ["client.pem", "client.key"].map(file);
+    let nodes = ["--nodes-tls-ca", &ca, "--nodes-tls-cert", &own, "--nodes-tls-key", &own_key];
+    let route = ["route", &*primary.address, &reader.address, "--policy", "offloaded"];
+    let router = start(at, &[&route, &port[..], &nodes].concat());
+    assert_eq!(call(&router.address, "SET alice admin"), "+OK\r\n");
+    assert_eq!(call(&router.address, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
+    assert_eq!(call(&reader.address, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
+    let mut plain = TcpStream::connect(&router.address).expect("the router listens");
+    plain.write_all(b"PING\r\n").expect("the router reads");
+    let mut reply = String::new();
+    plain.read_to_string(&mut reply).expect("the reply is text");
+    assert!(reply.starts_with("-ERR this port speaks TLS"), "{reply}");
+    let said = router.end();
+    assert!(said.contains("siltstone: TLS: no handshake with 127.0.0.1:"), "{said}");
+    reader.end();
+    primary.end();
+}
+
+#[test]
+fn an_operator_asks_its_readers_over_tls() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(file);
+    let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
+    let primary = start(at, &[&["serve", "db", "--listen", "127.0.0.1:0"], &tls[..]].concat());
+    assert_eq!(call(&primary.address, "SET alice admin"), "+OK\r\n");
+    let operate = ["operate", "db", "--nodes", "nodes", "--operations", "100", "--interval", "50"];
+    let nodes = ["--node", &*primary.address, "--nodes-tls-ca", &ca, "--"];
+    let operator = start(at, &[&operate, &nodes[..], &tls].concat());
+    let reader = loop {
+        let text = std::fs::read_to_string(at.join("nodes")).unwrap_or_default();
+        if let Some(line) = text.lines().filter(|line| !line.starts_with('#')).nth(1) {
+            break line.to_owned();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(call(&reader, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
+    operator.end();
+    primary.end();
+}
+
+#[test]
+fn a_key_that_all_users_can_read_is_named() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    std::fs::copy(file("server.key"), at.join("key")).expect("a file can be copied");
+    for (mode, is_named) in [(0o644, true), (0o640, false)] {
+        let permissions = PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(at.join("key"), permissions).expect("the file is ours");
+        let mut command = Command::new(COMMAND);
+        command.current_dir(at).args(["serve", "db", "--tls-key", "key"]);
+        // It ends at once: there is no certificate.
+        let output = command.args(["--tls-cert", "none"]).output().expect("the command ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let text = "all users can read the private key in key (mode 644)";
+        assert_eq!(said.contains(text), is_named, "{said}");
+        assert!(said.contains("none"), "{said}");
+    }
+}
+
+#[test]
+fn wrong_files_and_arguments_are_named() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let [certificate, key] = ["server.pem", "renewed.key"].map(file);
+    for (args, text) in [
+        (vec!["--tls-cert", &*certificate, "--tls-key", &key], "renewed.key is not the key of"),
+        (vec!["--tls-cert", &certificate], "--tls-key <FILE>"),
+        (vec!["--tls-ca", &certificate], "--tls-cert <FILE>"),
+    ] {
+        let mut command = Command::new(COMMAND);
+        command.current_dir(folder.path()).args(["serve", "db", "--listen", "127.0.0.1:0"]);
+        let output = command.args(&args).output().expect("the command ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(text), "{args:?}: {said}");
+    }
+}
