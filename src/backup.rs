@@ -82,6 +82,14 @@ impl BackupEngine {
         BackupEngine(self.0.rate_limit(bytes_per_second))
     }
 
+    /// Copies, restores and verifies so many files at a time, each with a thread and 8 MiB of memory. More than one is
+    /// faster in a bucket, where each call takes long, and on devices that serve several requests at once. Default: 1;
+    /// 4 of [`Remote::backups`](https://docs.rs/siltstone-remote).
+    #[must_use]
+    pub fn threads(self, threads: usize) -> BackupEngine {
+        BackupEngine(self.0.threads(threads))
+    }
+
     /// Makes a backup of an open database, while writes continue. It has every commit that returned before the call,
     /// and is the state after the commit [`BackupInfo::seq`]. Partitions without a log are flushed first.
     ///

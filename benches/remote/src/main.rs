@@ -1,5 +1,6 @@
 //! Measures remote storage: siltstone-remote, and SlateDB on the same server. See `run.sh`, and `docs/remote.md`.
 
+mod backups;
 mod bench;
 mod local;
 mod reader;
@@ -35,6 +36,8 @@ enum Measurement {
     Fill,
     /// Takeovers of that database.
     Takeover,
+    /// Backups in the bucket, by threads.
+    Backups,
     /// Durable puts of both engines.
     VersusPuts,
     /// Gets and scans of both engines.
@@ -103,6 +106,7 @@ fn main() -> Outcome<()> {
         Measurement::Bounds => reader::bounds(&bench),
         Measurement::Fill => takeover::fill(&bench, arguments.gigabytes),
         Measurement::Takeover => takeover::take_over(&bench),
+        Measurement::Backups => backups::backups(&bench),
         Measurement::VersusPuts => versus::puts(&bench),
         Measurement::VersusReads => versus::reads(&bench),
         Measurement::VersusMillion => versus::million(&bench),

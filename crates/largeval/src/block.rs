@@ -3,7 +3,6 @@
 //! Everything that is returned was verified before: the whole value by its root hash, a part of it
 //! by the checksums of its sub-blocks, which the root hash covers.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -11,8 +10,8 @@ use std::thread;
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
 use lsm_core::fs::File;
+use lsm_core::threads;
 use lsm_core::zstandard::lacks_zstd;
-use parking_lot::Mutex;
 
 use crate::format::{BLOCK_HEADER_BYTES, Form, Handle, key_of_front};
 use crate::packing::{SubBlockCodec, unpack};
@@ -163,36 +162,6 @@ impl Block {
         Ok(())
     }
 
-    /// Calls `read` for each of the shares, with as many threads as there are shares.
-    fn read_shares<S: Send>(
-        &self,
-        shares: Vec<S>,
-        read: impl Fn(S) -> Result<()> + Sync,
-    ) -> Result<()> {
-        let threads = shares.len();
-        // Taken one at a time, so that a thread that is slow to start, or could not be started,
-        // does not delay the others.
-        let shares = Mutex::new(shares);
-        let shares = &shares;
-        let read = &read;
-        thread::scope(|scope| {
-            let others = (1..threads).map(|_| {
-                let thread = thread::Builder::new().name("siltstone-value".to_owned());
-                thread.spawn_scoped(scope, || read_from(shares, read))
-            });
-            // A thread that cannot be started leaves its share to the others.
-            let others: Vec<_> = others.map_while(io::Result::ok).collect();
-            let mut result = read_from(shares, read);
-            for other in others {
-                let joined = other.join().unwrap_or_else(|_| {
-                    Err(self.corruption(self.handle.offset, "a thread that read a value panicked"))
-                });
-                result = result.and(joined);
-            }
-            result
-        })
-    }
-
     /// The table of the sub-blocks, verified by the root hash.
     pub fn sub_blocks(&self) -> Result<SubBlocks> {
         let handle = &self.handle;
@@ -223,7 +192,7 @@ impl Block {
                 let first = (part * share) as u64;
                 Share { first, buf, sums }
             });
-            self.read_shares(shares.collect(), |Share { first, buf, sums }| {
+            each_share(shares.collect(), |Share { first, buf, sums }| {
                 self.read_sub_blocks(first, buf, sums)
             })?;
         }
@@ -255,7 +224,7 @@ impl Block {
         }
         let share_bytes = share * handle.sub_block_bytes() as usize;
         let shares = buf.chunks_mut(share_bytes).enumerate();
-        self.read_shares(shares.collect(), |(part, buf)| {
+        each_share(shares.collect(), |(part, buf)| {
             self.read_range((part * share_bytes) as u64, buf, &table)
         })
     }
@@ -434,13 +403,9 @@ impl Block {
 }
 
 /// Reads shares until none is left.
-fn read_from<S>(shares: &Mutex<Vec<S>>, read: &impl Fn(S) -> Result<()>) -> Result<()> {
-    loop {
-        // A statement of its own: the lock is not held while the share is read.
-        let next = shares.lock().pop();
-        let Some(share) = next else { return Ok(()) };
-        read(share)?;
-    }
+/// Calls `read` for each of the shares, with as many threads as there are shares.
+fn each_share<S: Send>(shares: Vec<S>, read: impl Fn(S) -> Result<()> + Sync) -> Result<()> {
+    threads::for_each("siltstone-value", shares.len(), shares, read)
 }
 
 #[cfg(test)]

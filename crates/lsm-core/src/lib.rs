@@ -6,7 +6,7 @@
 //! # Layers
 //!
 //! Every module belongs to a layer and imports only from its own layer and from lower ones. The modules `fs`, `clock`,
-//! `sweep`, `types`, `codec`, `error`, `limits` and `machine` are the crate `storage`, so that the compiler checks what
+//! `sweep`, `types`, `codec`, `error`, `limits`, `machine` and `threads` are the crate `storage`, so that the compiler checks what
 //! they import; this crate exports them again.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //! 3  cache                                  blocks in memory
 //! 2  wal  sstable  memtable  batch  filters  operators  shared  formats, buffers, ready-made hooks; none imports another
 //! 1  fs  iter  hooks  clock  stats  sweep   contracts
-//! 0  types  codec  error  limits  options  memory  machine  zstandard  the vocabulary, memory of slabs, figures of the machine
+//! 0  types  codec  error  limits  options  memory  machine  threads  zstandard  the vocabulary, memory of slabs, figures of the machine
 //! ```
 //!
 //! # A write
@@ -98,7 +98,7 @@ pub use db::{
 };
 use storage::machine;
 pub use storage::{
-    Damage, Error, ErrorKind, Result, clock, codec, error, fs, limits, sweep, types,
+    Damage, Error, ErrorKind, Result, clock, codec, error, fs, limits, sweep, threads, types,
 };
 
 /// The door for this repository's own tests and measurements. No stable interface: anything here

@@ -322,7 +322,7 @@ impl Remote {
     ///
     /// # Cost
     /// A backup: a GET for each record, three lists, and a PUT for each 8 MiB that the bucket does not have. A restore: a GET for each
-    /// shared file. One call at a time.
+    /// shared file. At most 4 calls at a time, see [`BackupEngine::threads`].
     ///
     /// # Examples
     /// ```
@@ -341,7 +341,9 @@ impl Remote {
     /// ```
     pub fn backups(&self) -> BackupEngine {
         let fs = BackupFs::new(self.0.bucket(), self.0.is_stepped);
-        BackupEngine::open(BACKUPS).fs(Arc::new(fs)).database_fs(self.0.fs.clone())
+        let threads = if self.0.is_stepped { 1 } else { 4 };
+        let engine = BackupEngine::open(BACKUPS).fs(Arc::new(fs)).threads(threads);
+        engine.database_fs(self.0.fs.clone())
     }
 
     /// Copies the newest state into the bucket of `other`, which is empty. Readers open it there, and a folder by

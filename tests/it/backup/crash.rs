@@ -15,7 +15,14 @@ enum Call {
     Restore,
 }
 
-const CALLS: [Call; 3] = [Call::Create, Call::Purge, Call::Restore];
+/// Each with its number of threads. A purge has one.
+const CALLS: [(Call, usize); 5] = [
+    (Call::Create, 1),
+    (Call::Create, 3),
+    (Call::Purge, 1),
+    (Call::Restore, 1),
+    (Call::Restore, 3),
+];
 
 struct Prepared {
     mem: MemFs,
@@ -46,11 +53,12 @@ fn prepare() -> Prepared {
 }
 
 impl Call {
-    fn run(self, fs: &Arc<dyn Fs>, db: &Db) -> Result<()> {
+    fn run(self, threads: usize, fs: &Arc<dyn Fs>, db: &Db) -> Result<()> {
+        let engine = engine(fs).threads(threads);
         match self {
-            Call::Create => engine(fs).create_backup(db).map(drop),
-            Call::Purge => engine(fs).purge_old(1).map(drop),
-            Call::Restore => engine(fs).restore(2, NEW).map(drop),
+            Call::Create => engine.create_backup(db).map(drop),
+            Call::Purge => engine.purge_old(1).map(drop),
+            Call::Restore => engine.restore(2, NEW).map(drop),
         }
     }
 }
@@ -90,7 +98,7 @@ fn check(mem: &MemFs, call: Call, states: &[State], done: bool) {
 
 #[test]
 fn a_power_cut_at_any_operation_keeps_every_backup_whole() {
-    for call in CALLS {
+    for (call, threads) in CALLS {
         let Prepared { mem, fault, fs, db, states } = prepare();
         let images = Arc::new(Mutex::new(Vec::new()));
         let taken = images.clone();
@@ -107,7 +115,7 @@ fn a_power_cut_at_any_operation_keeps_every_backup_whole() {
                 }
             }
         }));
-        call.run(&fs, &db).unwrap();
+        call.run(threads, &fs, &db).unwrap();
         fault.clear_observer();
         let images = std::mem::take(&mut *images.lock().unwrap());
         assert!(images.len() > 9, "{call:?} has {} images", images.len());
@@ -125,7 +133,7 @@ fn a_power_cut_at_any_operation_keeps_every_backup_whole() {
 
 #[test]
 fn a_fault_at_any_operation_keeps_every_backup_whole() {
-    for call in CALLS {
+    for (call, threads) in CALLS {
         for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
             let mut reached = 0;
             for nth in 0.. {
@@ -139,7 +147,7 @@ fn a_fault_at_any_operation_keeps_every_backup_whole() {
                     }
                 };
                 fault.add_rule(FaultRule::once(at, action));
-                let result = call.run(&fs, &db);
+                let result = call.run(threads, &fs, &db);
                 let count = match action {
                     FaultAction::Eio => fault.op_count(),
                     _ => fault.mutation_count(),

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::hooks::ChunkId;
 use lsm_core::types::{Epoch, FileNo};
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::format::Form;
 use crate::packing::SubBlockCodec;

@@ -3,18 +3,21 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
+use parking_lot::Mutex;
+
 use super::format::{
     BackupRecord, PIECE_HEADER_BYTES, SharedPiece, StoredFile, begin_piece, database_mark,
     part_name, record_name, seal_piece,
 };
 use super::purge_record::{name_since, split_name};
 use super::source::{SourceFile, SourcePiece, SourceState};
-use super::{BackupFolder, BackupInfo, BackupSource, READING, Records, file_bytes};
+use super::{BackupFolder, BackupInfo, BackupSource, READING, Records, THREAD, file_bytes};
 use crate::clock::Pace;
 use crate::db::Db;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::{FollowOptions, Follower};
 use crate::fs::{File, FolderFs, Fs};
+use crate::threads::for_each;
 use crate::types::DbId;
 
 /// Attempts, if the writer deletes files that are read: it does so only if the lease was taken away.
@@ -83,19 +86,26 @@ impl BackupFolder {
         let records = self.records()?;
         self.check_database(&records, pinned.version.db_id)?;
         let source = SourceState::find(&*fs, &dir, &follower, &pinned)?;
-        let mut copy = Copy {
+        let present = self.shared()?;
+        let copy = Copy {
             engine: self,
             follower: &follower,
             source: &source,
             fs: &*fs,
             from: &dir,
-            shared: SharedFiles::of(&records, self.shared()?),
-            pace: Pace::new(self.bytes_per_second),
-            new_bytes: 0,
+            usable: UsableFiles::of(&records, &present),
+            pace: Mutex::new(Pace::new(self.bytes_per_second)),
+            copied: Mutex::new(CopiedFiles { present, new_bytes: 0 }),
         };
-        let files = source.files.iter().filter_map(|file| copy.file(file).transpose());
-        let files = files.collect::<Result<Vec<_>>>()?;
-        let new_bytes = copy.new_bytes;
+        let mut files: Vec<Option<StoredFile>> = Vec::new();
+        files.resize_with(source.files.len(), || None);
+        let copies = source.files.iter().zip(&mut files).collect();
+        for_each(THREAD, self.threads, copies, |(file, stored)| {
+            *stored = copy.file(file)?;
+            Ok(())
+        })?;
+        let files = files.into_iter().flatten().collect();
+        let new_bytes = copy.copied.into_inner().new_bytes;
         // Last: everything was read from files that the lease held.
         follower.keep_lease()?;
         self.publish(source, files, new_bytes, &records)
@@ -164,54 +174,56 @@ fn overtaken() -> Error {
     Error::new(ErrorKind::FileGone, message)
 }
 
-/// The shared files that a backup may use.
-struct SharedFiles {
-    /// All of them, with their lengths.
-    present: BTreeMap<String, u64>,
+/// The names of shared files for a new backup.
+struct UsableFiles {
     /// By their own names, the ones that backups need, or that are made since the last purge. Any other one may be
     /// deleted at any time.
-    usable: HashMap<String, String>,
+    by_own: HashMap<String, String>,
     /// The number of the last purge, or 0.
     purge: u32,
 }
 
-impl SharedFiles {
-    fn of(records: &Records, present: BTreeMap<String, u64>) -> SharedFiles {
+impl UsableFiles {
+    fn of(records: &Records, present: &BTreeMap<String, u64>) -> UsableFiles {
         let purge = records.purge_number();
         let recent = present.keys().map(|name| (&**name, split_name(name)));
         let recent = recent.filter(|(_, (made, _))| *made == purge);
         let needed = records.sound.values().flat_map(BackupRecord::pieces);
         let needed = needed.map(|piece| (&*piece.name, split_name(&piece.name)));
         // Those that backups need are last, so they win: if one is lost, it is made again for these backups, too.
-        let usable = recent.chain(needed).map(|(name, (_, own))| (own.to_owned(), name.to_owned()));
-        SharedFiles { usable: usable.collect(), purge, present }
+        let by_own = recent.chain(needed).map(|(name, (_, own))| (own.to_owned(), name.to_owned()));
+        UsableFiles { by_own: by_own.collect(), purge }
     }
 
     /// The name of the file with the own name `own`.
     fn name(&self, own: &str) -> String {
-        self.usable.get(own).cloned().unwrap_or_else(|| name_since(self.purge, own))
-    }
-
-    fn has(&self, name: &str, len: u64) -> bool {
-        self.present.get(name) == Some(&file_bytes(len))
+        self.by_own.get(own).cloned().unwrap_or_else(|| name_since(self.purge, own))
     }
 }
 
-/// The copying of what is missing.
+/// The shared files, while several threads add to them.
+struct CopiedFiles {
+    /// All of them, with their lengths.
+    present: BTreeMap<String, u64>,
+    /// The bytes of those that were copied.
+    new_bytes: u64,
+}
+
+/// The copying of what is missing, by several threads.
 struct Copy<'a> {
     engine: &'a BackupFolder,
     follower: &'a Follower,
     source: &'a SourceState,
     fs: &'a dyn Fs,
     from: &'a Path,
-    shared: SharedFiles,
-    pace: Pace,
-    new_bytes: u64,
+    usable: UsableFiles,
+    pace: Mutex<Pace>,
+    copied: Mutex<CopiedFiles>,
 }
 
 impl Copy<'_> {
     /// Copies what is missing of a file; `None` if the file is not needed any more.
-    fn file(&mut self, file: &SourceFile) -> Result<Option<StoredFile>> {
+    fn file(&self, file: &SourceFile) -> Result<Option<StoredFile>> {
         let path = file.name.path(self.from);
         let source = match self.fs.open_read(&path) {
             Ok(source) => source,
@@ -230,15 +242,18 @@ impl Copy<'_> {
         Ok(Some(StoredFile { name: file.name, pieces }))
     }
 
-    fn piece(&mut self, source: &dyn File, path: &Path, piece: SourcePiece) -> Result<SharedPiece> {
+    fn has(&self, name: &str, len: u64) -> bool {
+        self.copied.lock().present.get(name) == Some(&file_bytes(len))
+    }
+
+    fn piece(&self, source: &dyn File, path: &Path, piece: SourcePiece) -> Result<SharedPiece> {
         let SourcePiece { name, offset, len } = piece;
-        let name = name.map(|own| self.shared.name(&own));
-        if let Some(name) = name.clone().filter(|name| self.shared.has(name, len)) {
+        let name = name.map(|own| self.usable.name(&own));
+        if let Some(name) = name.clone().filter(|name| self.has(name, len)) {
             return Ok(SharedPiece { name, len });
         }
         self.follower.keep_lease()?;
-        self.pace.take(len, self.engine.clock.now());
-        while self.pace.park(|| self.engine.clock.now()) {}
+        self.engine.keep_pace(&self.pace, len);
         let mut bytes = begin_piece();
         bytes.resize(PIECE_HEADER_BYTES + len as usize, 0);
         let content = &mut bytes[PIECE_HEADER_BYTES..];
@@ -247,21 +262,22 @@ impl Copy<'_> {
             return Err(Error::corruption(path, offset + got as u64, "a file ends too early"));
         }
         let db = database_mark(self.source.version.db_id);
-        let name = name.unwrap_or_else(|| self.shared.name(&part_name(db, content)));
-        if !self.shared.has(&name, len) {
+        let name = name.unwrap_or_else(|| self.usable.name(&part_name(db, content)));
+        if !self.has(&name, len) {
             seal_piece(&name, &mut bytes);
             self.put(&name, &bytes)?;
-            self.new_bytes += len;
+            self.copied.lock().new_bytes += len;
         }
         Ok(SharedPiece { name, len })
     }
 
     /// Publishes a shared file.
-    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let fs = &*self.engine.fs;
         let dir = self.engine.shared_dir();
         let path = dir.join(name);
-        if self.shared.present.contains_key(name) {
+        let is_there = self.copied.lock().present.contains_key(name);
+        if is_there {
             // Of another length: it is damaged, and of no use to any backup. Without locks another process may have
             // made it again since it was listed.
             if !fs.caps().process_lock {
@@ -271,9 +287,9 @@ impl Copy<'_> {
             fs.delete(&path)?;
             fs.sync_dir(&dir)?;
         }
-        // If another process was faster, it has put the same bytes.
+        // If another process or thread was faster, it has put the same bytes.
         fs.put_if_absent(&path, bytes)?;
-        self.shared.present.insert(name.to_owned(), bytes.len() as u64);
+        self.copied.lock().present.insert(name.to_owned(), bytes.len() as u64);
         Ok(())
     }
 }

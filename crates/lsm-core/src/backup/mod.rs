@@ -56,6 +56,8 @@ const SHARED: &str = "shared";
 const LOCK: &str = "LOCK";
 /// Held by processes that read it, and by one that deletes.
 const READING: &str = "READING";
+/// The name of threads that copy files.
+const THREAD: &str = "siltstone-backup";
 
 /// A backup in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +103,7 @@ pub struct BackupFolder {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
     bytes_per_second: u64,
+    threads: usize,
 }
 
 impl BackupFolder {
@@ -112,6 +115,7 @@ impl BackupFolder {
             dir: dir.as_ref().to_owned(),
             clock: Arc::new(SystemClock::new()),
             bytes_per_second: 0,
+            threads: 1,
         }
     }
 
@@ -141,6 +145,13 @@ impl BackupFolder {
     #[must_use]
     pub fn rate_limit(mut self, bytes_per_second: u64) -> BackupFolder {
         self.bytes_per_second = bytes_per_second;
+        self
+    }
+
+    /// Copies, restores and verifies so many files at a time, each with a thread and 8 MiB of memory. Default: 1.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> BackupFolder {
+        self.threads = threads;
         self
     }
 

@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
+
 use super::format::{BackupRecord, PIECE_HEADER_BYTES, SharedPiece, StoredFile, open_piece};
-use super::{BackupFolder, BackupInfo, Records};
+use super::{BackupFolder, BackupInfo, Records, THREAD};
 use crate::clock::Pace;
 use crate::db::make_empty_folder;
 use crate::db::open::random_from_hasher_keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
+use crate::threads::for_each;
 use crate::types::FileNo;
 use crate::version::Manifest;
 
@@ -71,16 +74,15 @@ impl BackupFolder {
 
     fn restore_record(&self, record: &BackupRecord, into: &Path) -> Result<()> {
         make_empty_folder(&*self.database_fs, into)?;
-        let mut pace = Pace::new(self.bytes_per_second);
-        let mut made: Vec<PathBuf> = Vec::new();
+        let pace = Mutex::new(Pace::new(self.bytes_per_second));
+        let made: Vec<PathBuf> = record.files.iter().map(|file| file.name.path(into)).collect();
         let mut version = record.version.clone();
         let apart = random_from_hasher_keys() % NUMBERS_APART;
         let number = FileNo(version.next_file.0.saturating_add(apart));
         version.next_file = FileNo(number.0.saturating_add(1));
         let manifest = FileName::new(FileKind::Manifest, number, version.epoch);
-        let files = record.files.iter().try_for_each(|file| {
-            made.push(file.name.path(into));
-            self.restore_file(file, into, &mut pace)
+        let files = for_each(THREAD, self.threads, record.files.iter().collect(), |file| {
+            self.restore_file(file, into, &pace)
         });
         let restored =
             files.and_then(|()| self.database_fs.sync_names(into, &made)).and_then(|()| {
@@ -96,7 +98,7 @@ impl BackupFolder {
         restored
     }
 
-    fn restore_file(&self, file: &StoredFile, into: &Path, pace: &mut Pace) -> Result<()> {
+    fn restore_file(&self, file: &StoredFile, into: &Path, pace: &Mutex<Pace>) -> Result<()> {
         let target = self.database_fs.open_append(&file.name.path(into), AppendMode::IfAbsent)?;
         for piece in &file.pieces {
             self.read_piece(piece, pace, |content| target.append(content))?;
@@ -104,16 +106,25 @@ impl BackupFolder {
         target.sync()
     }
 
+    /// Waits until `bytes` more are within the rate.
+    pub(super) fn keep_pace(&self, pace: &Mutex<Pace>, bytes: u64) {
+        let debt = {
+            let mut pace = pace.lock();
+            pace.take(bytes, self.clock.now());
+            pace.debt()
+        };
+        while debt.park(|| self.clock.now()) {}
+    }
+
     /// Reads and verifies a piece.
     pub(super) fn read_piece(
         &self,
         piece: &SharedPiece,
-        pace: &mut Pace,
+        pace: &Mutex<Pace>,
         then: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let path = self.shared_dir().join(&piece.name);
-        pace.take(piece.len, self.clock.now());
-        while pace.park(|| self.clock.now()) {}
+        self.keep_pace(pace, piece.len);
         let file = match self.fs.open_read(&path) {
             Err(error) if error.is_missing() => {
                 return Err(Error::corruption(

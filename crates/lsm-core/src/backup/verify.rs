@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::BackupFolder;
+use parking_lot::Mutex;
+
 use super::format::{BackupRecord, SharedPiece, record_name};
+use super::{BackupFolder, THREAD};
 use crate::clock::Pace;
 use crate::error::{Error, Result};
+use crate::threads::for_each;
 
 /// A damaged file, and the backups that cannot be restored without it.
 #[derive(Clone, Debug)]
@@ -95,19 +98,24 @@ impl BackupFolder {
                 }
             }
         }
-        let mut pace = Pace::new(self.bytes_per_second);
-        for (name, (piece, backups)) in needed {
-            match self.read_piece(piece, &mut pace, |_| Ok(())) {
-                Ok(()) => {}
+        let pace = Mutex::new(Pace::new(self.bytes_per_second));
+        report.files = needed.len() as u64;
+        report.bytes = needed.values().map(|(piece, _)| piece.len).sum();
+        let damaged = Mutex::new(&mut report.damaged);
+        for_each(
+            THREAD,
+            self.threads,
+            needed.into_iter().collect(),
+            |(name, (piece, backups))| match self.read_piece(piece, &pace, |_| Ok(())) {
                 Err(error) if error.is_corruption() || error.io_source().is_some() => {
                     let path = self.shared_dir().join(name);
-                    report.damaged.push(DamagedBackupFile { path, error, backups });
+                    damaged.lock().push(DamagedBackupFile { path, error, backups });
+                    Ok(())
                 }
-                Err(error) => return Err(error),
-            }
-            report.files += 1;
-            report.bytes += piece.len;
-        }
+                read => read,
+            },
+        )?;
+        report.damaged.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())
     }
 }
