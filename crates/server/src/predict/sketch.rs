@@ -42,10 +42,11 @@ impl Cell {
         u64::from(self.window) << 32 | u64::from(self.count) << 16 | u64::from(self.before)
     }
 
-    /// The same cell in a later window.
+    /// The same cell in a later window. A read that began in the window before, and comes after one of this window, counts in
+    /// this one: to turn the cell back would clear it.
     fn turned(self, window: u32) -> Cell {
         match window.wrapping_sub(self.window) {
-            0 => self,
+            0 | u32::MAX => self,
             1 => Cell { window, count: 0, before: self.count },
             _ => Cell { window, count: 0, before: 0 },
         }
@@ -176,10 +177,13 @@ mod tests {
         let cell = Cell { window: 7, count: 300, before: 65_535 };
         let read = Cell::of(cell.word());
         assert_eq!((read.window, read.count, read.before), (7, 300, 65_535));
-        for (window, count, before) in [(7, 300, 65_535), (8, 0, 300), (9, 0, 0), (6, 0, 0)] {
+        for (window, count, before) in [(7, 300, 65_535), (8, 0, 300), (9, 0, 0), (5, 0, 0)] {
             let turned = cell.turned(window);
             assert_eq!((turned.window, turned.count, turned.before), (window, count, before));
         }
+        // A late read.
+        let turned = cell.turned(6);
+        assert_eq!((turned.window, turned.count, turned.before), (7, 300, 65_535));
     }
 
     #[test]
