@@ -92,6 +92,15 @@ pub(crate) struct Prediction {
     pub(crate) level: u8,
 }
 
+/// The part of a read that a predictor learns from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lesson {
+    /// A read without a level, and the level that was predicted for it.
+    Read(KeyHash, Option<u8>),
+    /// A prediction, and the level that its read needed.
+    Correction(Prediction, u8),
+}
+
 /// Predictions and corrections, by the level that was predicted: 1 to 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -131,12 +140,16 @@ impl Predictor {
 
     fn predict_at(&self, key: KeyHash) -> Option<u8> {
         let class = self.sketch.read(key.0);
-        let named = self.named_at(key).load(Ordering::Relaxed);
-        let is_of_key = named != 0 && (named ^ key.0) <= LEVEL_BITS;
-        let level = if is_of_key { Some((named & LEVEL_BITS) as u8) } else { class };
-        let level = level?;
+        let level = self.level_of(key, class)?;
         count(&self.predictions[usize::from(level) - 1]);
         Some(level)
+    }
+
+    /// The level of a key whose reads have this class.
+    fn level_of(&self, key: KeyHash, class: Option<u8>) -> Option<u8> {
+        let named = self.named_at(key).load(Ordering::Relaxed);
+        let is_of_key = named != 0 && (named ^ key.0) <= LEVEL_BITS;
+        if is_of_key { Some((named & LEVEL_BITS) as u8) } else { class }
     }
 
     fn learn(&self, prediction: Prediction, needed: u8) {
@@ -159,18 +172,45 @@ impl Predictor {
         given: Option<Wanted>,
         key: KeyHash,
     ) -> Option<u8> {
-        if let Some(needed) = asked.named() {
-            if let Some(wrong) = last.take_if(|it| it.key == key && it.level != needed) {
+        match lesson(last, asked, given, key)? {
+            Lesson::Correction(wrong, needed) => {
                 self.learn(wrong, needed);
+                None
             }
-            return None;
+            Lesson::Read(..) => {
+                let level = self.predict_at(key);
+                *last = level.map(|level| Prediction { key, level });
+                level
+            }
         }
-        if given.is_some() {
-            return None;
-        }
-        let level = self.predict_at(key);
+    }
+
+    /// The same for a read that may be refused: nothing is learnt from it before [`Predictor::note`] of the lesson.
+    pub(crate) fn foresee(
+        &self,
+        last: &mut Option<Prediction>,
+        asked: &Asked,
+        given: Option<Wanted>,
+        key: KeyHash,
+    ) -> Option<Lesson> {
+        let lesson = lesson(last, asked, given, key)?;
+        let Lesson::Read(..) = lesson else { return Some(lesson) };
+        let level = self.level_of(key, self.sketch.look(key.0));
         *last = level.map(|level| Prediction { key, level });
-        level
+        Some(Lesson::Read(key, level))
+    }
+
+    /// Learns from a read that was not refused.
+    pub(crate) fn note(&self, lesson: Lesson) {
+        match lesson {
+            Lesson::Correction(wrong, needed) => self.learn(wrong, needed),
+            Lesson::Read(key, level) => {
+                self.sketch.read(key.0);
+                if let Some(level) = level {
+                    count(&self.predictions[usize::from(level) - 1]);
+                }
+            }
+        }
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -186,4 +226,18 @@ impl Predictor {
         });
         Reply::Map(pairs.to_vec())
     }
+}
+
+/// The lesson of a read: see [`Predictor::consider`].
+fn lesson(
+    last: &mut Option<Prediction>,
+    asked: &Asked,
+    given: Option<Wanted>,
+    key: KeyHash,
+) -> Option<Lesson> {
+    if let Some(needed) = asked.named() {
+        let wrong = last.take_if(|it| it.key == key && it.level != needed);
+        return wrong.map(|wrong| Lesson::Correction(wrong, needed));
+    }
+    given.is_none().then_some(Lesson::Read(key, None))
 }

@@ -92,8 +92,19 @@ impl Sketch {
             self.cut();
         }
         let bin = bin_of(self.count(hash, reads));
-        let cuts = self.cuts.load(Ordering::Relaxed);
         add(&self.bins[bin], 1);
+        self.class(bin)
+    }
+
+    /// Returns the class that a read of the key would have now, and counts nothing.
+    pub(super) fn look(&self, hash: u64) -> Option<u8> {
+        let reads = self.reads.load(Ordering::Relaxed);
+        let cells = turned(self.rows(hash), reads);
+        self.class(bin_of(with_next(&cells, reads)))
+    }
+
+    fn class(&self, bin: usize) -> Option<u8> {
+        let cuts = self.cuts.load(Ordering::Relaxed);
         if cuts == 0 {
             return None;
         }
@@ -101,25 +112,25 @@ impl Sketch {
         Some(5 - reached as u8)
     }
 
-    /// Counts a read, and returns the count of its key.
-    fn count(&self, hash: u64, reads: u64) -> u64 {
-        let window = (reads / WINDOW_READS) as u32;
-        let rows: [&AtomicU64; ROWS] = std::array::from_fn(|row| {
+    /// The cells of a key.
+    fn rows(&self, hash: u64) -> [&AtomicU64; ROWS] {
+        std::array::from_fn(|row| {
             let at = (hash >> (row as u32 * ROW_BITS)) as usize % ROW_CELLS;
             &self.cells[row * ROW_CELLS + at]
-        });
-        let cells = rows.map(|cell| Cell::of(cell.load(Ordering::Relaxed)).turned(window));
-        // Cells count the reads of other keys, too: the smallest one is nearest.
-        let least = cells.iter().fold(u16::MAX, |least, cell| least.min(cell.count));
-        let before = cells.iter().fold(u16::MAX, |least, cell| least.min(cell.before));
-        let count = least.saturating_add(1);
+        })
+    }
+
+    /// Counts a read, and returns the count of its key.
+    fn count(&self, hash: u64, reads: u64) -> u64 {
+        let rows = self.rows(hash);
+        let cells = turned(rows, reads);
+        let count = least(&cells).saturating_add(1);
         for (cell, at) in cells.into_iter().zip(rows) {
             // A larger one has counted this read with another key.
             let next = Cell { count: cell.count.max(count), ..cell };
             at.store(next.word(), Ordering::Relaxed);
         }
-        let left = WINDOW_READS - reads % WINDOW_READS;
-        u64::from(count) + u64::from(before) * left / WINDOW_READS
+        with_next(&cells, reads)
     }
 
     /// Cuts the counts so that each class gets a fifth of the reads, as far as equal counts allow it.
@@ -143,6 +154,25 @@ impl Sketch {
             self.cuts.store(u32::from_le_bytes(cuts), Ordering::Relaxed);
         }
     }
+}
+
+/// The cells in the window of the read with this number.
+fn turned(rows: [&AtomicU64; ROWS], reads: u64) -> [Cell; ROWS] {
+    let window = (reads / WINDOW_READS) as u32;
+    rows.map(|cell| Cell::of(cell.load(Ordering::Relaxed)).turned(window))
+}
+
+/// The count of the key with these cells in their window. They count the reads of other keys, too: the smallest one is
+/// nearest.
+fn least(cells: &[Cell; ROWS]) -> u16 {
+    cells.iter().fold(u16::MAX, |least, cell| least.min(cell.count))
+}
+
+/// The count of the key with these cells, with the read with this number.
+fn with_next(cells: &[Cell; ROWS], reads: u64) -> u64 {
+    let before = cells.iter().fold(u16::MAX, |least, cell| least.min(cell.before));
+    let left = WINDOW_READS - reads % WINDOW_READS;
+    u64::from(least(cells).saturating_add(1)) + u64::from(before) * left / WINDOW_READS
 }
 
 /// Returns whether new cuts are due before the read with this number.

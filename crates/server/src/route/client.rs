@@ -317,6 +317,10 @@ impl Client {
         for (item, _) in &batch.items {
             let reply = link.reply().await?;
             if item.is_read() && !reply.starts_with(b"-") {
+                if let Some((predictor, lesson)) = self.cluster.predictor.as_ref().zip(item.lesson)
+                {
+                    predictor.note(lesson);
+                }
                 session.last = Some(node);
                 if item.need(session.level, session.token).is_ok_and(|it| it == Need::Prefix) {
                     session.last_prefix = Some(node);

@@ -13,7 +13,7 @@ use super::link::{encode, text_of};
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
 use crate::failure::Failure;
 use crate::level::{Asked, Wanted};
-use crate::predict::{KeyHash, Prediction, Predictor};
+use crate::predict::{KeyHash, Lesson, Prediction, Predictor};
 use crate::scid;
 
 /// A cursor of a walk has the place of its node in its lowest bits.
@@ -27,8 +27,10 @@ pub(crate) struct Item {
     /// The policy and the level that the request names.
     pub(crate) policy: Option<Policy>,
     pub(crate) asked: Asked,
-    /// The predictor has seen it.
+    /// The predictor has seen it, and what it learns from it once a node has served it: the router does not know whether its
+    /// client may read.
     pub(crate) is_considered: bool,
+    pub(crate) lesson: Option<Lesson>,
     /// The node of the cursor of a walk.
     pub(crate) walk: Option<usize>,
     /// The node to which it was sent, and which has not answered: its outcome is unknown.
@@ -49,6 +51,7 @@ impl Item {
             policy: None,
             asked: Asked::default(),
             is_considered: false,
+            lesson: None,
             walk: None,
             lost_at: None,
             avoid: Vec::new(),
@@ -122,7 +125,8 @@ impl Item {
         }
         self.is_considered = true;
         let key = KeyHash::new(partition, &self.request[1]);
-        if let Some(level) = predictor.consider(last, &self.asked, level, key) {
+        self.lesson = predictor.foresee(last, &self.asked, level, key);
+        if let Some(Lesson::Read(_, Some(level))) = self.lesson {
             self.predict(level);
         }
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use server::{
-    Cluster, ClusterOptions, Limits, Nodes, Options, Place, Role, Router, Server, Wanted,
+    Cluster, ClusterOptions, Limits, Nodes, Options, Place, Role, Router, Server, Users, Wanted,
 };
 use testkit::Rng;
 
@@ -23,9 +23,15 @@ fn predicting(folder: &Path, change: impl FnOnce(&mut Options)) -> Server {
 }
 
 fn routed(servers: &[&Server]) -> Router {
+    routed_with(servers, None)
+}
+
+/// With the user of the router's own questions.
+fn routed_with(servers: &[&Server], login: Option<(String, String)>) -> Router {
     let addresses = servers.iter().map(|it| it.address().to_string()).collect();
     let mut options = ClusterOptions::new(Nodes::List(addresses));
     options.predict = true;
+    options.login = login;
     Router::start("127.0.0.1:0", Cluster::new(options).unwrap(), Limits::default()).unwrap()
 }
 
@@ -170,13 +176,15 @@ fn the_router_predicts_before_it_chooses_a_node() {
             ("GET cold", "2"),
             ("SCID.LAST", "[level 1~"),
             ("GET hot0", "2"),
-            ("SCID.PREDICTIONS", "[predictions [78 0 0 0 1] corrections [0 0 0 0 1]]"),
             // The node knows the level of the partition, and the router does not.
             ("SELECT strict", "OK"),
             ("GET cold", "2"),
             ("SCID.LAST", "[level 1~"),
         ],
     );
+    // The predictions of a pipeline depend on the pieces in which it came.
+    let counts = client.text("SCID.PREDICTIONS");
+    assert!(counts.ends_with(" 0 0 0 2] corrections [0 0 0 0 1]]"), "{counts}");
     // A transaction reads at the primary, and the order of a pipeline stays.
     check(&mut client, &[("SELECT 0", "OK"), ("WATCH cold", "OK"), ("GET cool", "nil")]);
     check(&mut client, &[("MULTI", "OK"), ("GET cold", "QUEUED"), ("EXEC", "[2]")]);
@@ -184,6 +192,35 @@ fn the_router_predicts_before_it_chooses_a_node() {
     assert_eq!(client.pipeline(&lines), ["nil", "OK", "7", "2", "nil"]);
     router.stop();
     follower.stop().unwrap();
+    server.stop().unwrap();
+}
+
+/// The router does not check users: nodes do.
+#[test]
+fn a_client_that_may_not_read_teaches_the_router_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options: Options = options();
+    options.users = Users::parse("reader key read=default").unwrap();
+    let server = Server::start(Place::folder(folder.path()), Role::Primary, options).unwrap();
+    let login = Some(("reader".to_owned(), "key".to_owned()));
+    let router = routed_with(&[&server], login);
+    let mut stranger = Client::at(router.address());
+    warm(&mut stranger);
+    check(&mut stranger, &[("GET cold", "-NOAUTH~"), ("SCID.GET cold LEVEL 1", "-NOAUTH~")]);
+    let nothing = "[predictions [0 0 0 0 0] corrections [0 0 0 0 0]]";
+    let mut client = Client::at(router.address());
+    check(&mut client, &[("AUTH reader key", "OK"), ("GET cold", "nil")]);
+    check(&mut client, &[("SCID.PREDICTIONS", nothing), ("SCID.LAST", "[level 1~")]);
+    warm(&mut client);
+    check(&mut stranger, &[("GET cool", "-NOAUTH~"), ("SCID.GET cool LEVEL 1", "-NOAUTH~")]);
+    let counts = client.text("SCID.PREDICTIONS");
+    assert!(counts.ends_with(" 0 0 0 0] corrections [0 0 0 0 0]]"), "{counts}");
+    check(&mut client, &[("GET cool", "nil"), ("SCID.LAST", "[level 5~")]);
+    // Nor is the right to one partition that to another.
+    check(&mut client, &[("SELECT other", "OK"), ("GET cool", "-NOPERM~")]);
+    let after = client.text("SCID.PREDICTIONS");
+    assert!(after.ends_with(" 0 0 0 1] corrections [0 0 0 0 0]]"), "{after}");
+    router.stop();
     server.stop().unwrap();
 }
 
