@@ -23,6 +23,7 @@ use super::item::Item;
 use super::link::{Link, encode};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
+use crate::commands::Verb;
 use crate::exposition::count;
 use crate::failure::Failure;
 
@@ -65,6 +66,7 @@ impl Client {
     pub(crate) async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
         let requests = requests.into_iter().filter(|request| !request.is_empty());
         let mut queue: VecDeque<Item> = requests.map(Item::new).collect();
+        self.leave(queue.front());
         while let Some(mut item) = queue.pop_front() {
             self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
@@ -141,6 +143,19 @@ impl Client {
             self.links.remove(&node);
             self.session.lose(node);
         }
+    }
+
+    /// Drops the links to nodes that leave, but for that of a transaction and that which the next request needs: a walk
+    /// connects again.
+    fn leave(&mut self, next: Option<&Item>) {
+        let asked = self.session.last.filter(|_| next.and_then(Item::verb) == Some(Verb::ScidLast));
+        let walked = next.and_then(|item| item.walk);
+        let transaction = self.session.transaction.as_ref().map(|it| it.node);
+        let needed = [asked, walked, transaction];
+        let cluster = &self.cluster;
+        self.links.retain(|node, _| {
+            needed.contains(&Some(*node)) || !cluster.node(*node).is_some_and(|it| it.is_leaving())
+        });
     }
 
     fn lose(&mut self, node: usize) {
@@ -425,8 +440,8 @@ impl Client {
     fn no_node(&self, item: &Item) -> Failure {
         let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
         let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
+        let nodes = nodes.filter(|(node, _)| !node.is_leaving());
         let nodes = nodes.map(|(node, view)| match view.role {
-            None if node.is_leaving() => format!("{} leaves", node.address),
             None => format!("{} is down", node.address),
             Some(NodeRole::Reader) => format!("{} is a reader", node.address),
             Some(_) => format!("{} is a primary", node.address),

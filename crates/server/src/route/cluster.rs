@@ -222,6 +222,8 @@ impl Drop for Running {
 
 /// With so many places, new nodes take those of nodes that have left: a cursor of a walk has few bits for the place.
 const PLACES_KEPT: usize = 512;
+/// The role of a node that is gone from the list.
+const LEAVING: &str = "leaving";
 /// The longest list of nodes.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
@@ -289,6 +291,12 @@ impl Cluster {
         for node in &nodes {
             let is_leaving = !addresses.contains(&node.address);
             node.is_leaving.store(is_leaving, Ordering::Relaxed);
+            // It is asked nothing more. A question that runs keeps the connection until the next look at the list.
+            if let Ok(mut link) = node.link.try_lock()
+                && is_leaving
+            {
+                *link = None;
+            }
         }
         let mut has_changed = false;
         for address in addresses {
@@ -355,17 +363,17 @@ impl Cluster {
         self.options.clock.now()
     }
 
-    /// The nodes with what is known about them.
+    /// The nodes with what is known about them. Those that leave are the last ones.
     pub(crate) fn described(&self) -> Vec<Described> {
         let nodes = self.nodes();
         let views: Vec<NodeView> = nodes.iter().map(|node| node.view()).collect();
         let primary = primary_of(&views);
         let newest = primary.and_then(|at| views[at].position);
         let described = nodes.into_iter().zip(views).enumerate();
-        described
+        let mut described: Vec<Described> = described
             .map(|(at, (node, view))| {
                 let role = match view.role {
-                    None if node.is_leaving() => "leaving",
+                    None if node.is_leaving() => LEAVING,
                     None => "down",
                     Some(NodeRole::Reader) => "reader",
                     Some(_) if primary == Some(at) => "primary",
@@ -373,7 +381,10 @@ impl Cluster {
                 };
                 Described { node, view, role, lag: lag(view.position, newest) }
             })
-            .collect()
+            .collect();
+        // There may be more of them than rows of a page.
+        described.sort_by_key(Described::is_leaving);
+        described
     }
 
     /// `SCID.NODES`: the nodes with their roles, loads and positions.
@@ -423,6 +434,10 @@ pub(crate) struct Described {
 impl Described {
     pub(crate) fn address(&self) -> &str {
         &self.node.address
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.role == LEAVING
     }
 
     pub(crate) fn token(&self) -> Option<String> {

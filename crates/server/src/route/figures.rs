@@ -133,7 +133,7 @@ fn text(front: &Front, cluster: &Cluster) -> String {
 
 fn roles(out: &mut Exposition, nodes: &[Described]) {
     out.head("node_up", "gauge", "Whether the node has answered the last question.");
-    for node in nodes {
+    for node in nodes.iter().filter(|node| !node.is_leaving()) {
         let labels = [("node", node.address()), ("role", node.role)];
         out.line("node_up", &labels, u8::from(node.view.role.is_some()));
     }

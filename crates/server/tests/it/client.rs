@@ -3,15 +3,27 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use resp_rs::resp2;
 use resp_rs::resp3::{Frame, Parser};
 use server::{Options, Place, Role, Server};
+use siltstone::clock::{Clock, SystemClock};
 
 pub(crate) struct Client {
     stream: TcpStream,
     parser: Parser,
+}
+
+/// Waits until something is so, for a minute at most.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let clock = SystemClock::new();
+    while !is_so() {
+        assert!(clock.now() < Duration::from_secs(60), "in vain: {what}");
+        std::thread::yield_now();
+    }
 }
 
 /// Options with a free port, without background work.

@@ -3,14 +3,15 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use server::{
     Cluster, ClusterOptions, Nodes, Options, Place, Policy, Role, Router, RouterOptions, Server,
 };
 
-use crate::client::{Client, options, primary, reader};
+use crate::client::{Client, options, primary, reader, until};
 use crate::commands::check;
-use crate::route::{node, usual};
+use crate::route::{node, usual, write_list};
 
 pub(crate) fn http(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -249,6 +250,51 @@ fn the_page_of_a_router_shows_nodes_and_the_health_of_their_databases() {
     ] {
         assert!(page.contains(part), "{part} is not in\n{page}");
     }
+    router.stop();
+}
+
+/// Returns whether a server has so many connections, without those of its pages.
+fn clients(pages: SocketAddr, count: u32) -> bool {
+    let line = format!("siltstone_server_clients {count}");
+    get(pages, "/metrics").lines().any(|it| it == line)
+}
+
+#[test]
+fn a_node_that_leaves_is_left_and_is_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = primary(folder.path());
+    let leaving = with_pages(folder.path(), Role::Reader);
+    let stays = reader(folder.path());
+    let list = tempfile::NamedTempFile::new().unwrap();
+    write_list(&list, &[leaving.address(), writer.address(), stays.address()]);
+    let mut options = ClusterOptions::new(Nodes::File(list.path().to_owned()));
+    options.wait = Duration::from_millis(1);
+    let listening = RouterOptions {
+        listen: "127.0.0.1:0".to_owned(),
+        http: Some("127.0.0.1:0".to_owned()),
+        ..RouterOptions::default()
+    };
+    let router = Router::start_with(Cluster::new(options).unwrap(), listening).unwrap();
+    let at = router.http_address().unwrap();
+    let mut client = Client::at(router.address());
+    until("all nodes are up", || !client.text("SCID.NODES").contains("role down"));
+    check(&mut client, &[("SET a 1", "OK"), ("SCID.GET a LEVEL 1 ROUTE OFFLOADED", "1")]);
+    // The test alone has a connection to the pages.
+    let pages = leaving.http_address().unwrap();
+    until("both of the router are open", || {
+        client.text("SCID.GET a LEVEL 5");
+        clients(pages, 2)
+    });
+    write_list(&list, &[stays.address()]);
+    until("the nodes leave", || client.text("SCID.NODES").matches("role leaving").count() == 2);
+    let last = get(at, "/").find(&format!("<td>{}</td><td>leaving</td>", leaving.address()));
+    let first = get(at, "/").find(&format!("<td>{}</td><td>reader</td>", stays.address()));
+    assert!(first.unwrap() < last.unwrap(), "{}", get(at, "/"));
+    let metrics = get(at, "/metrics");
+    assert_eq!(metrics.matches("siltstone_router_node_up{").count(), 1, "{metrics}");
+    let only = format!("-NOTYET no primary is known: {} is a reader", stays.address());
+    check(&mut client, &[("SET a 2", &only), ("SCID.GET a LEVEL 1", "1")]);
+    until("no link is open", || clients(pages, 0));
     router.stop();
 }
 

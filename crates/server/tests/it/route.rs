@@ -10,7 +10,7 @@ use bytes::Bytes;
 use resp_rs::resp2::{self, Frame};
 use server::{Cluster, ClusterOptions, Limits, Nodes, Policy, Router, Server};
 
-use crate::client::{Client, encoded, primary, reader, text};
+use crate::client::{Client, encoded, primary, reader, text, until};
 use crate::commands::check;
 
 pub(crate) fn routed(addresses: Vec<SocketAddr>, policy: Policy) -> Router {
@@ -377,7 +377,7 @@ fn counting(reads: Arc<AtomicU64>) -> SocketAddr {
     })
 }
 
-fn write_list(list: &tempfile::NamedTempFile, nodes: &[SocketAddr]) {
+pub(crate) fn write_list(list: &tempfile::NamedTempFile, nodes: &[SocketAddr]) {
     let lines: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
     let mut file = list.reopen().unwrap();
     file.set_len(0).unwrap();
@@ -396,11 +396,10 @@ fn a_node_that_leaves_the_list_gets_no_new_request() {
     let mut client = Client::at(router.address());
     check(&mut client, &[("GET a", "1"), ("SCID.GET a LEVEL 4", "1"), ("SCAN 0", "[7168 []]")]);
     write_list(&list, &nodes[1..]);
-    let mut is_replaced = false;
-    while !is_replaced {
+    until("the other node is the reader", || {
         let described = client.text("SCID.NODES");
-        is_replaced = described.contains("role leaving") && described.contains("role reader");
-    }
+        described.contains("role leaving") && described.contains("role reader")
+    });
     (0..8).for_each(|_| check(&mut client, &[("GET a", "1"), ("SCID.GET a LEVEL 4", "1")]));
     assert_eq!(reads.each_ref().map(|it| it.load(Ordering::SeqCst)), [2, 16]);
     // A walk goes on where it is. A file that is being written changes nothing.
@@ -408,7 +407,7 @@ fn a_node_that_leaves_the_list_gets_no_new_request() {
     write_list(&list, &[]);
     check(&mut client, &[("GET a", "1")]);
     write_list(&list, &nodes);
-    while client.text("SCID.NODES").matches("role reader").count() < 2 {}
+    until("both are readers", || client.text("SCID.NODES").matches("role reader").count() == 2);
     router.stop();
 }
 
