@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::front::Front;
@@ -46,7 +47,7 @@ impl Answer {
     }
 }
 
-/// The pages of a port. The answers come at once.
+/// The pages of a port. `/healthz` and `/readyz` are answered at once, and others on a thread that may wait.
 pub(crate) trait Pages: Send + Sync + 'static {
     /// The answer for a path; `None` if there is no such page.
     fn answer(&self, path: &str) -> Option<Answer>;
@@ -67,7 +68,7 @@ pub(crate) async fn serve(pages: Arc<impl Pages>, front: Arc<Front>, listener: T
         tokio::spawn(async move {
             let answering = async {
                 let stream = of_pages(&front, stream).await?;
-                answer(&*pages, stream).await
+                answer(pages, stream).await
             };
             let _ = timeout(TIME_MAX, answering).await;
             drop(place);
@@ -75,7 +76,7 @@ pub(crate) async fn serve(pages: Arc<impl Pages>, front: Arc<Front>, listener: T
     }
 }
 
-async fn answer(pages: &impl Pages, mut stream: Stream) -> std::io::Result<()> {
+async fn answer(pages: Arc<impl Pages>, mut stream: Stream) -> std::io::Result<()> {
     let mut bytes = BytesMut::new();
     let path = loop {
         bytes.reserve(1 << 10);
@@ -88,7 +89,15 @@ async fn answer(pages: &impl Pages, mut stream: Stream) -> std::io::Result<()> {
             Err(status) => return send(&mut stream, &Answer::text(status, "")).await,
         }
     };
-    let found = pages.answer(&path);
+    let found = match path.as_str() {
+        // Whether the process lives must not depend on others that wait.
+        "/healthz" | "/readyz" => pages.answer(&path),
+        // They look at all partitions. A panic ends the connection.
+        _ => {
+            let looking = spawn_blocking(move || pages.answer(&path));
+            looking.await.map_err(std::io::Error::other)?
+        }
+    };
     let answer =
         found.unwrap_or_else(|| Answer::text("404 Not Found", "/, /metrics, /healthz, /readyz\n"));
     send(&mut stream, &answer).await
@@ -126,7 +135,54 @@ async fn send(stream: &mut Stream, answer: &Answer) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::options::Limits;
+
+    /// The page at `/` waits for a question for `/healthz`.
+    struct Waiting(Mutex<Receiver<()>>, SyncSender<()>);
+
+    impl Pages for Waiting {
+        fn answer(&self, path: &str) -> Option<Answer> {
+            if path == "/healthz" {
+                self.1.send(()).unwrap();
+                return Some(Answer::text("200 OK", "alive"));
+            }
+            let waited = self.0.lock().recv_timeout(TIME_MAX / 2);
+            Some(Answer::text("200 OK", if waited.is_ok() { "in time" } else { "late" }))
+        }
+    }
+
+    async fn get(at: std::net::SocketAddr, path: &str) -> String {
+        let mut stream = Stream::Plain(tokio::net::TcpStream::connect(at).await.unwrap());
+        stream.send(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        let mut bytes = BytesMut::with_capacity(1 << 12);
+        while stream.read(&mut bytes).await.unwrap() > 0 {
+            bytes.reserve(1 << 12);
+        }
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_page_that_waits_keeps_no_thread_of_the_others() {
+        let (sender, receiver) = sync_channel(1);
+        let pages = Arc::new(Waiting(Mutex::new(receiver), sender));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            let front = Arc::new(Front::new(Limits::default(), None));
+            tokio::spawn(serve(pages, front, listener));
+            let page = tokio::spawn(get(at, "/"));
+            // It waits by now, or has not come yet.
+            tokio::task::yield_now().await;
+            assert!(get(at, "/healthz").await.ends_with("alive"));
+            assert!(page.await.unwrap().ends_with("in time"));
+        });
+    }
 
     #[test]
     fn requests_are_read_as_they_come() {
