@@ -163,7 +163,7 @@ fn connection(
         Verb::Discard => session.discard(),
         Verb::Exec => transactions::exec(shared, session, patience),
         Verb::Hello => session.hello(shared, arguments),
-        Verb::Info => Ok(info::info(shared)),
+        Verb::Info => info::info(shared, session, patience),
         Verb::Multi => session.multi(),
         Verb::Quit => {
             session.ends = true;

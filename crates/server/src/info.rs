@@ -5,15 +5,28 @@ use std::fmt::Write;
 use bytes::Bytes;
 
 use crate::commands::{COMMANDS, Kind, Spec, find};
-use crate::failure::Failure;
+use crate::failure::{Failure, Patience};
+use crate::health;
 use crate::level::Token;
 use crate::options::Acknowledge;
 use crate::predict::Predictor;
 use crate::reply::Reply;
+use crate::session::Session;
 use crate::shared::Shared;
 
 /// `INFO`.
-pub(crate) fn info(shared: &Shared) -> Reply {
+pub(crate) fn info(
+    shared: &Shared,
+    session: &Session,
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    // A look at all partitions may wait.
+    let health = match shared.known_health() {
+        Some(health) => health,
+        None if patience == Patience::MustNotWait => return Err(Failure::MayWait),
+        None => shared.health(),
+    };
+    let health = session.user.as_ref().map(|user| health::line(&health, user));
     let mut out = String::new();
     let is_primary = shared.node.is_primary();
     let role = if is_primary { "master" } else { "slave" };
@@ -25,7 +38,7 @@ pub(crate) fn info(shared: &Shared) -> Reply {
         ("# Stats\r\ntotal_commands_processed", shared.metrics.command_count().to_string()),
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),
-        ("scid_health", shared.health()),
+        ("scid_health", health.unwrap_or_default()),
         ("scid_bucket", u8::from(shared.node.place.is_bucket()).to_string()),
     ];
     for (name, value) in lines {
@@ -41,7 +54,7 @@ pub(crate) fn info(shared: &Shared) -> Reply {
             let _ = write!(out, "scid_{name}:{}\r\n", levels.join(","));
         }
     }
-    Reply::Text(out)
+    Ok(Reply::Text(out))
 }
 
 /// `CONFIG GET pattern...`. The other forms are refused: options are those of the start.
@@ -110,4 +123,30 @@ fn described(spec: &Spec) -> Reply {
     ];
     parts.extend(spec.keys.map(Reply::Integer));
     Reply::Array(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::execute;
+    use crate::front::Front;
+    use crate::node::Node;
+    use crate::options::Options;
+    use crate::place::Place;
+
+    #[test]
+    fn a_look_at_the_health_waits_elsewhere_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new()).unwrap();
+        let options = Options::default();
+        let front = Front::new(options.limits, None);
+        let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());
+        let mut session = Session::new(1, &shared);
+        let info = [Bytes::from("INFO")];
+        let outcome = execute(&shared, &mut session, &info, Patience::MustNotWait).1;
+        assert!(matches!(outcome, Err(Failure::MayWait)), "{outcome:?}");
+        assert!(execute(&shared, &mut session, &info, Patience::MayWait).1.is_ok());
+        assert!(execute(&shared, &mut session, &info, Patience::MustNotWait).1.is_ok());
+        shared.node.close().unwrap();
+    }
 }

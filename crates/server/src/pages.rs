@@ -1,6 +1,6 @@
 //! The pages of a server: the page for people at `/`, `/metrics`, `/healthz` and `/readyz`.
 
-use crate::health::reasons;
+use crate::health::Reason;
 use crate::http::{Answer, Pages};
 use crate::level::Token;
 use crate::metrics;
@@ -45,7 +45,8 @@ fn page(shared: &Shared) -> String {
     let most = shared.options.limits.clients;
     page.line(&format!("{clients} clients of at most {most}"));
     page.heading("Health of the database");
-    page.verdict("healthy", &reasons(shared));
+    let reasons: Vec<String> = shared.health().iter().map(Reason::to_string).collect();
+    page.verdict("healthy", &reasons);
     page.heading("Reads by level");
     let levels = shared.metrics.reads().into_iter().zip(1..);
     let rows: Vec<Vec<String>> =

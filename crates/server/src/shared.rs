@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::front::Front;
-use crate::health::reasons;
+use crate::health::{Reason, reasons};
 use crate::keys::Cursors;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -23,13 +23,11 @@ pub(crate) struct Shared {
     pub(crate) front: Arc<Front>,
     pub(crate) address: std::net::SocketAddr,
     /// The last look at the health of the database, and its time.
-    health: Mutex<Option<(Duration, String)>>,
+    health: Mutex<Option<(Duration, Arc<[Reason]>)>>,
 }
 
 /// The time between two looks at the health: each one looks at all partitions, and routers ask often.
 const HEALTH: Duration = Duration::from_secs(1);
-/// Characters of the health in a line.
-const HEALTH_CHARACTERS_MAX: usize = 500;
 
 impl Shared {
     pub(crate) fn new(
@@ -46,26 +44,22 @@ impl Shared {
         Shared { options, node, cursors, metrics, predictor, front, address, health }
     }
 
-    /// The health of the database in one line: `ok`, or the reasons why it is not.
-    pub(crate) fn health(&self) -> String {
+    /// The last look at the health of the database, if it is new enough. Does not wait.
+    pub(crate) fn known_health(&self) -> Option<Arc<[Reason]>> {
         let now = self.options.clock.now();
+        self.health.try_lock().and_then(|last| fresh(last.as_ref(), now))
+    }
+
+    /// The reasons why the database is not healthy, at most a second old. Blocks.
+    pub(crate) fn health(&self) -> Arc<[Reason]> {
         let mut last = self.health.lock();
-        if let Some((at, line)) = &*last
-            && now.saturating_sub(*at) < HEALTH
-        {
-            return line.clone();
+        let now = self.options.clock.now();
+        if let Some(reasons) = fresh(last.as_ref(), now) {
+            return reasons;
         }
-        let reasons = reasons(self).join("; ");
-        let line: String = match reasons.is_empty() {
-            true => "ok".to_owned(),
-            false => reasons
-                .chars()
-                .take(HEALTH_CHARACTERS_MAX)
-                .map(|it| if it.is_control() { ' ' } else { it })
-                .collect(),
-        };
-        *last = Some((now, line.clone()));
-        line
+        let reasons: Arc<[Reason]> = reasons(self).into();
+        *last = Some((now, reasons.clone()));
+        reasons
     }
 
     /// The time by which entries of `partition` expire, if they do.
@@ -73,4 +67,9 @@ impl Shared {
         let expires = self.node.expires(partition);
         expires.then(|| self.options.clock.unix_time().as_millis() as u64)
     }
+}
+
+fn fresh(last: Option<&(Duration, Arc<[Reason]>)>, now: Duration) -> Option<Arc<[Reason]>> {
+    let (_, reasons) = last.filter(|(at, _)| now.saturating_sub(*at) < HEALTH)?;
+    Some(reasons.clone())
 }

@@ -73,6 +73,11 @@ impl User {
         Err(Failure::Refused(text.into()))
     }
 
+    /// Returns whether the user may read all partitions.
+    pub(crate) fn may_read_all(&self) -> bool {
+        self.read == Partitions::All || self.write == Partitions::All
+    }
+
     /// Checks the right to write all partitions, which commands on the node need.
     pub(crate) fn check_all(&self) -> Result<(), Failure> {
         if self.write == Partitions::All {
