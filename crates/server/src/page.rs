@@ -85,7 +85,8 @@ impl Page {
     }
 }
 
-/// Text as the content of an element. Control characters, which could hide or turn around what follows, are shown.
+/// Text as the content of an element. Characters without a shape of their own, which could hide or turn around what follows,
+/// are shown as escapes, and so is the backslash: two texts never look the same because of them.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -95,11 +96,11 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                out.extend(character.escape_unicode());
-            }
-            _ if character.is_control() => out.extend(character.escape_default()),
-            _ => out.push(character),
+            '\\' => out.push_str("\\\\"),
+            ' '..='~' => out.push(character),
+            _ if character.is_alphanumeric() => out.push(character),
+            // After a letter: a mark that belongs to one is no escape.
+            _ => out.extend(['a', character].iter().collect::<String>().escape_debug().skip(1)),
         }
     }
     out
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn no_text_becomes_markup() {
-        let text = "<script>alert(\"1\")</script>&'\n\u{202e}\u{0}";
+        let text = "<script>alert(\"1\")</script>&'\n\u{202e}\u{7}";
         let mut page = Page::new(text);
         page.heading(text);
         page.line(text);
@@ -140,9 +141,29 @@ mod tests {
         page.verdict("good", &[text.to_owned()]);
         page.table(&[text], &[vec![text.to_owned()]]);
         let html = page.into_text();
-        let safe = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;&#39;\\n\\u{202e}\\u{0}";
+        let safe = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;&#39;\\n\\u{202e}\\u{7}";
         assert_eq!(html.matches(safe).count(), 8, "{html}");
         assert!(!html.contains("<script") && !html.contains('\u{202e}'), "{html}");
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_shown() {
+        for hidden in
+            ["\u{61c}", "\u{ad}", "\u{200b}", "\u{2060}", "\u{feff}", "\u{2028}", "\u{a0}"]
+        {
+            let shown = escaped(&format!("a{hidden}b"));
+            assert!(shown.starts_with("a\\u{") && shown.ends_with("}b"), "{shown}");
+        }
+        // The text of an escape is not the character.
+        assert_eq!(escaped("a\\u{ad}b"), "a\\\\u{ad}b");
+        for seen in [
+            "caf\u{e9}",
+            "e\u{301}",
+            "\u{928}\u{92e}\u{938}\u{94d}\u{924}\u{947}",
+            "1.5 \u{b5}s / 2",
+        ] {
+            assert_eq!(escaped(seen), seen);
+        }
     }
 
     #[test]

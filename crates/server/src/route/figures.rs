@@ -17,7 +17,7 @@ use crate::metrics::{connections, predictions};
 /// The kinds of requests: by the level that decides about their node.
 pub(super) const KINDS: [&str; 6] = ["write", "strong", "3", "4", "5", "none"];
 
-/// The kind of a request with this need; those that follow another one, such as `EXEC`, have none.
+/// The kind of a request with this need; those that neither read nor write data themselves, such as `EXEC`, have none.
 fn kind_of(need: Option<Need>) -> usize {
     match need {
         Some(Need::Write) => 0,

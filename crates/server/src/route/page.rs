@@ -38,7 +38,7 @@ pub(crate) fn page(front: &Front, cluster: &Cluster, unready: Option<&str>) -> S
         ["node"].into_iter().chain(KINDS).chain(["errors", "returned", "lost"]).collect();
     page.table(&columns, &nodes.iter().map(requests).collect::<Vec<_>>());
     page.line(
-        "strong: the levels 1, 2 and AUTO; none: requests that follow another one, such as EXEC",
+        "strong: the levels 1, 2 and AUTO; none: what neither reads nor writes data itself, such as EXEC and INFO",
     );
     page.into_text()
 }
