@@ -139,6 +139,11 @@ impl Spec {
         if self.arity < 0 { count >= -self.arity } else { count == self.arity }
     }
 
+    /// Returns whether it reads data, and changes none.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::ReadMany)
+    }
+
     /// Returns whether it may be in a transaction.
     pub(crate) fn is_queued(&self) -> bool {
         let is_data = matches!(self.kind, Kind::Read | Kind::ReadMany | Kind::Change);

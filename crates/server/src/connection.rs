@@ -161,6 +161,10 @@ impl Connection {
         if let Some(command) = command {
             let took = self.shared.options.clock.now().saturating_sub(begun);
             self.shared.metrics.command(command, took, outcome.is_err());
+            let is_read = COMMANDS[command].is_read() && outcome.is_ok();
+            if let Some(session) = self.session.as_mut().filter(|_| is_read) {
+                session.took(&self.shared, took);
+            }
         }
         outcome.unwrap_or_else(|failure| failure.reply())
     }

@@ -167,6 +167,8 @@ pub(crate) struct Served {
     pub(crate) level: u8,
     pub(crate) as_of: Commit,
     pub(crate) is_primary: bool,
+    /// The partition exists.
+    pub(crate) has_partition: bool,
 }
 
 impl Served {

@@ -19,6 +19,7 @@
 //! node place      roles, and their change  metrics pages   figures and health
 //! exposition      the text of Prometheus   http            pages over HTTP
 //! page            HTML for people          health          why a database is not well
+//! latencies       times of reads
 //! signals         the end of a process
 //! ```
 //!
@@ -57,6 +58,7 @@ mod health;
 mod http;
 mod info;
 mod keys;
+mod latencies;
 mod level;
 mod metrics;
 mod node;

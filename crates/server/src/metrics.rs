@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::commands::COMMANDS;
 use crate::exposition::{Exposition, Histogram, count, value};
 use crate::front::Front;
+use crate::latencies::ReadTimes;
 use crate::node::{Reader, Role};
 use crate::predict::Predictor;
 use crate::shared::Shared;
@@ -24,6 +25,7 @@ struct Counts {
 pub(crate) struct Metrics {
     commands: [Counts; COMMANDS.len()],
     levels: [AtomicU64; 5],
+    pub(crate) read_times: ReadTimes,
     pub(crate) follow_failures: AtomicU64,
     /// The failure of the last sync of a reader, if it failed.
     pub(crate) follow_failure: Mutex<Option<String>>,
@@ -34,6 +36,7 @@ impl Default for Metrics {
         Metrics {
             commands: std::array::from_fn(|_| Counts::default()),
             levels: Default::default(),
+            read_times: ReadTimes::default(),
             follow_failures: AtomicU64::new(0),
             follow_failure: Mutex::new(None),
         }
@@ -133,6 +136,7 @@ pub(crate) fn text(shared: &Shared) -> String {
     levels(&mut out, "reads_total", "Reads by the level at which they were served.", reads);
     predictions(&mut out, shared.predictor.as_ref());
     commands(&mut out, metrics);
+    metrics.read_times.write(&mut out);
     match &*shared.node.role() {
         Role::Primary(primary) => {
             out.append(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));

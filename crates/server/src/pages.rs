@@ -52,6 +52,14 @@ fn page(shared: &Shared) -> String {
     let rows: Vec<Vec<String>> =
         levels.map(|(count, level)| vec![format!("{level}"), count.to_string()]).collect();
     page.table(&["level", "reads"], &rows);
+    page.heading("Times of reads");
+    let rows = shared.metrics.read_times.rows().into_iter().map(|row| {
+        let partition = if row.partition.is_empty() { "all others" } else { &*row.partition };
+        let level = row.level.to_string();
+        vec![partition.to_owned(), level, row.count.to_string(), time(row.mean_micros)]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    page.table(&["partition", "level", "reads", "mean time"], &rows);
     page.heading("Commands");
     let rows: Vec<Vec<String>> = shared
         .metrics

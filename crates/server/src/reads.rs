@@ -117,7 +117,9 @@ fn of_primary(
     if primary.db.is_fenced() {
         return Err(Failure::Fenced);
     }
-    Ok((reply, Served { level: number, as_of: primary.latest(), is_primary: true }))
+    let as_of = primary.latest();
+    let has_partition = partition.is_some();
+    Ok((reply, Served { level: number, as_of, is_primary: true, has_partition }))
 }
 
 fn of_reader(
@@ -142,13 +144,15 @@ fn of_reader(
     let Some(partition) = known else {
         let reply = work(&mut View { source: Source::Nothing, expiry })?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
-        return Ok((reply, Served { level: number_of(level), as_of, is_primary: false }));
+        let level = number_of(level);
+        return Ok((reply, Served { level, as_of, is_primary: false, has_partition: false }));
     };
     let read = partition.read_again(&options, |reading| {
         let served = Served {
             level: number_of(reading.served()),
             as_of: reading.as_of(),
             is_primary: false,
+            has_partition: true,
         };
         let mut view = View { source: Source::Reading(reading), expiry };
         split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))

@@ -1,11 +1,13 @@
 //! [`Session`]: the state of one connection, and the commands on it alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use siltstone::{Commit, SeqNo};
 
 use crate::failure::Failure;
+use crate::latencies::Known;
 use crate::level::{Served, Token, Wanted, newer};
 use crate::options::Limits;
 use crate::predict::{Prediction, Predictor};
@@ -64,6 +66,8 @@ pub(crate) struct Session {
     /// The newest commit that is not yet durable.
     pub(crate) pending: Option<Commit>,
     pub(crate) last: Option<Served>,
+    /// The histograms of the partition.
+    latencies: Known,
     /// The last prediction.
     pub(crate) prediction: Option<Prediction>,
     /// The commands after `MULTI`.
@@ -90,6 +94,7 @@ impl Session {
             is_token_lost: false,
             pending: None,
             last: None,
+            latencies: Known::default(),
             prediction: None,
             queue: None,
             transaction_bytes: 0,
@@ -109,6 +114,14 @@ impl Session {
     pub(crate) fn read(&mut self, served: Served) {
         self.token = newer(self.token, served.as_of);
         self.last = Some(served);
+    }
+
+    /// Notes the time of the last read.
+    pub(crate) fn took(&mut self, shared: &Shared, took: Duration) {
+        if let Some(served) = self.last.filter(|_| self.queue.is_none()) {
+            let times = &shared.metrics.read_times;
+            times.add(&mut self.latencies, &self.partition, served, took);
+        }
     }
 
     /// Forgets the transaction.

@@ -204,6 +204,38 @@ fn the_page_of_a_server_shows_role_levels_lag_and_health() {
 }
 
 #[test]
+fn reads_are_timed_by_partition_and_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = with_pages(folder.path(), Role::Primary);
+    let mut client = Client::new(&writer);
+    let at = writer.http_address().unwrap();
+    check(&mut client, &[("SET a 1", "OK"), ("GET a", "1"), ("MGET a b", "[1 nil]")]);
+    check(&mut client, &[("SCID.GET a LEVEL 5", "1"), ("GET a b", "-ERR~"), ("MULTI", "OK")]);
+    check(&mut client, &[("GET a", "QUEUED"), ("EXEC", "[1]"), ("SELECT users", "OK")]);
+    // A partition that does not exist is one of the rest.
+    check(&mut client, &[("GET a", "nil"), ("SET a 1", "OK"), ("GET a", "1"), ("GET a", "1")]);
+    let metrics = get(at, "/metrics");
+    let begin = "siltstone_server_read_seconds_count{";
+    let counts: Vec<&str> = metrics.lines().filter_map(|it| it.strip_prefix(begin)).collect();
+    let expected = [
+        "partition=\"default\",level=\"1\"} 2",
+        "partition=\"default\",level=\"5\"} 1",
+        "partition=\"users\",level=\"1\"} 2",
+        "partition=\"\",level=\"1\"} 1",
+    ];
+    assert_eq!(counts, expected);
+    let page = get(at, "/");
+    for row in [
+        "<tr><td>default</td><td>1</td><td>2</td><td>",
+        "<tr><td>users</td><td>1</td><td>2</td><td>",
+        "<tr><td>all others</td><td>1</td><td>1</td><td>",
+    ] {
+        assert!(page.contains(row), "{row} is not in\n{page}");
+    }
+    writer.stop().unwrap();
+}
+
+#[test]
 fn pages_say_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let old = with_pages(folder.path(), Role::Primary);
