@@ -241,9 +241,12 @@ struct Closes(std::sync::Mutex<Option<Db>>);
 
 impl EventListener for Closes {
     fn on_event(&self, event: &Event) {
-        if matches!(event, Event::Flushed { .. })
-            && let Some(db) = self.0.lock().unwrap().take()
-        {
+        if !matches!(event, Event::Flushed { .. }) {
+            return;
+        }
+        // A statement of its own: a close under the lock would wait for a thread that delivers another event here.
+        let db = self.0.lock().unwrap().take();
+        if let Some(db) = db {
             db.close().unwrap();
         }
     }
