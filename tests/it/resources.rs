@@ -8,6 +8,7 @@ use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Decision, Entry, Event, EventListener, Job,
 };
+use siltstone::backup::BackupEngine;
 use siltstone::secondary::Secondary;
 use siltstone::{
     Db, ErrorKind, Hooks, Options, Partition, PartitionOptions, ResourceOptions, ResourceUsage,
@@ -296,6 +297,29 @@ fn readers_share_the_cache_and_the_files() {
     beside.close().unwrap();
     db.close().unwrap();
     assert_eq!(used(&resources), [0; 4]);
+}
+
+#[test]
+fn a_restored_database_uses_the_shared_cache() {
+    let resources = resources(ResourceOptions::new().cache_bytes(8 << 20));
+    let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
+    let backups = BackupEngine::open("/backups").fs(fs.clone());
+    let db = open_in(fs.clone(), &resources);
+    fill(&default_of(&db), 1, 100);
+    backups.create_backup(&db).unwrap();
+    backups.restore_latest("/restored").unwrap();
+    let restored = Db::builder("/restored").fs(fs).resources(&resources).open().unwrap();
+    // Into a table with a number that is far from those of the backup.
+    fill(&default_of(&restored), 2, 200);
+    restored.flush().unwrap();
+    default_of(&restored).compact(..).unwrap();
+    let before = restored.stats();
+    for _ in 0..2 {
+        assert_filled(&default_of(&restored), 2, 200);
+    }
+    let after = restored.stats();
+    assert!(after.cache_hits - before.cache_hits >= 200, "{after:?}");
+    assert!(after.cache_bytes >= 200 << 10, "{after:?}");
 }
 
 /// A clock that each look moves on.

@@ -1,21 +1,22 @@
 //! [`CachePart`]: the part of a block cache that one of many databases uses.
 //!
-//! The key of a block has the number of the part in the upper bits of its file number. So the cache needs no other
-//! key, and a database without others pays nothing.
+//! The key of a block has the number of the part in the upper bits of its file number, whose own upper bits are in
+//! those of the offset. So the cache needs no other key, and a database without others pays nothing. The file
+//! numbers of a restored database need all bits: see `backup/restore.rs`.
 //!
-//! Invariant: the blocks of two parts never have the same key. A file whose number needs the upper bits is not cached,
-//! nor is any of a part whose number does not fit.
+//! Invariant: two blocks never have the same key. A block whose offset needs the upper bits is not cached, nor is any
+//! of a part whose number does not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Blocks, CacheCounters, CacheStats};
+use super::{Blocks, CacheCounters, CacheStats, Key};
 use crate::sstable::{Block, BlockCache, IndexedBlock};
 use crate::types::FileNo;
 
-/// Bits of a key that are the number of the file.
-const FILE_BITS: u32 = 40;
-const PARTS_MAX: u64 = 1 << (u64::BITS - FILE_BITS);
+/// Bits of a file number, and of an offset, that stay in their places.
+const LOW_BITS: u32 = 40;
+const PARTS_MAX: u64 = 1 << (u64::BITS - LOW_BITS);
 
 /// The part of a block cache that one database uses.
 pub struct CachePart {
@@ -33,16 +34,18 @@ impl CachePart {
         CachePart { blocks, number, counters, is_left: AtomicBool::new(false) }
     }
 
-    /// The number of a file in the whole cache, if its blocks may be kept.
+    /// The key of a block in the whole cache, if it may be kept.
     #[inline]
-    fn key(&self, file: FileNo) -> Option<FileNo> {
-        let fits = file.0 >> FILE_BITS == 0 && self.number < PARTS_MAX;
-        fits.then_some(FileNo(self.number << FILE_BITS | file.0))
+    fn key(&self, file: FileNo, offset: u64) -> Option<Key> {
+        let fits = offset >> LOW_BITS == 0 && self.number < PARTS_MAX;
+        let upper = file.0 >> LOW_BITS;
+        let lower = file.0 ^ upper << LOW_BITS;
+        fits.then_some((FileNo(self.number << LOW_BITS | lower), upper << LOW_BITS | offset))
     }
 
     /// As [`CachePart::key`]; none after the part was left.
-    fn key_to_keep(&self, file: FileNo) -> Option<FileNo> {
-        self.key(file).filter(|_| !self.is_left.load(Ordering::Relaxed))
+    fn key_to_keep(&self, file: FileNo, offset: u64) -> Option<Key> {
+        self.key(file, offset).filter(|_| !self.is_left.load(Ordering::Relaxed))
     }
 
     /// The hits and misses of the part, and what it keeps; the capacity is that of the whole cache.
@@ -51,7 +54,7 @@ impl CachePart {
     /// A look at each block of the whole cache.
     pub fn stats(&self) -> CacheStats {
         let (hits, misses) = self.counters.totals();
-        let [bytes, blocks] = self.blocks.part(|file| file.0 >> FILE_BITS == self.number);
+        let [bytes, blocks] = self.blocks.part(|file| file.0 >> LOW_BITS == self.number);
         let capacity = self.blocks.capacity;
         CacheStats { hits, misses, bytes, capacity, blocks, free_bytes: 0 }
     }
@@ -62,7 +65,7 @@ impl CachePart {
     /// A look at each block of the whole cache.
     pub fn leave(&self) {
         if !self.is_left.swap(true, Ordering::Relaxed) {
-            self.blocks.remove_part(|file| file.0 >> FILE_BITS == self.number);
+            self.blocks.remove_part(|file| file.0 >> LOW_BITS == self.number);
         }
     }
 }
@@ -79,50 +82,54 @@ impl BlockCache for CachePart {
     }
 
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
-        let found = self.key(file).and_then(|file| self.blocks.get(file, offset));
+        let found = self.key(file, offset).and_then(|(file, offset)| self.blocks.get(file, offset));
         self.counters.count(found.is_some());
         found
     }
 
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&IndexedBlock)) -> bool {
-        let found = self.key(file).is_some_and(|file| self.blocks.look(file, offset, look));
+        let key = self.key(file, offset);
+        let found = key.is_some_and(|(file, offset)| self.blocks.look(file, offset, look));
         self.counters.count(found);
         found
     }
 
     fn prefetch_place(&self, file: FileNo, offset: u64) {
-        if let Some(file) = self.key(file) {
+        if let Some((file, offset)) = self.key(file, offset) {
             self.blocks.prefetch_place(file, offset);
         }
     }
 
     fn keeps(&self, file: FileNo, offset: u64) -> bool {
-        self.key(file).is_some_and(|file| self.blocks.keeps(file, offset))
+        self.key(file, offset).is_some_and(|(file, offset)| self.blocks.keeps(file, offset))
     }
 
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
-        self.key_to_keep(file).is_some_and(|file| self.blocks.wants(file, offset, memory_bytes))
+        let key = self.key_to_keep(file, offset);
+        key.is_some_and(|(file, offset)| self.blocks.wants(file, offset, memory_bytes))
     }
 
     fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {
-        match self.key_to_keep(file) {
-            Some(file) => self.blocks.insert(file, offset, block),
+        match self.key_to_keep(file, offset) {
+            Some((file, offset)) => self.blocks.insert(file, offset, block),
             None => block,
         }
     }
 
     fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
-        self.key_to_keep(file).is_some_and(|file| self.blocks.has_room(file, offset, memory_bytes))
+        let key = self.key_to_keep(file, offset);
+        key.is_some_and(|(file, offset)| self.blocks.has_room(file, offset, memory_bytes))
     }
 
     fn insert_where_free(&self, file: FileNo, offset: u64, block: Arc<Block>) {
-        if let Some(file) = self.key_to_keep(file) {
+        if let Some((file, offset)) = self.key_to_keep(file, offset) {
             self.blocks.insert_where_free(file, offset, block);
         }
     }
 
     fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
-        self.blocks.remove(self.key(file)?, offset)
+        let (file, offset) = self.key(file, offset)?;
+        self.blocks.remove(file, offset)
     }
 }
 
@@ -164,5 +171,30 @@ impl DbCache {
         if let DbCache::Part(part) = self {
             part.leave();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_file_and_offset_has_a_key_of_its_own() {
+        let blocks = Arc::new(Blocks::new(0));
+        let ends = [0, 1, (1 << LOW_BITS) - 1];
+        let files = [0, 1, 1 << LOW_BITS, 1 << 48, (1 << 48) + 1, (1 << LOW_BITS) - 1, u64::MAX];
+        let mut keys = std::collections::BTreeSet::new();
+        for number in [0, 1, PARTS_MAX - 1] {
+            let part = CachePart::new(blocks.clone(), number);
+            for file in files {
+                for offset in ends {
+                    let key = part.key(FileNo(file), offset).unwrap();
+                    assert_eq!(key.0.0 >> LOW_BITS, number);
+                    assert!(keys.insert(key), "{number} {file} {offset}");
+                }
+                assert_eq!(part.key(FileNo(file), 1 << LOW_BITS), None);
+            }
+        }
+        assert_eq!(CachePart::new(blocks, PARTS_MAX).key(FileNo(0), 0), None);
     }
 }
