@@ -27,6 +27,8 @@ pub(super) struct WriteBudget {
     // Relaxed: sums that decide only when memory is freed.
     active: AtomicU64,
     sealed: AtomicU64,
+    /// The part of the active memory whose databases were asked to seal it, and did not begin yet.
+    asked: AtomicU64,
     shares: Mutex<BTreeMap<u64, Weak<BudgetShare>>>,
 }
 
@@ -36,19 +38,22 @@ pub(super) struct BudgetShare {
     number: u64,
     /// Woken when it is asked.
     background: Arc<Background>,
-    // As noted last; the sums of the budget have them. Relaxed, as these.
+    // As noted last; the sums of the budget have them.
     active: AtomicU64,
     sealed: AtomicU64,
-    /// It is to seal its largest memtable.
-    is_asked: AtomicBool,
+    /// Not 0 if it is to seal its largest memtable: what it had when it was asked.
+    asked: AtomicU64,
     has_left: AtomicBool,
 }
 
-/// Replaces `noted` by `bytes`, and the part of it in `sum`.
-fn replace(noted: &AtomicU64, sum: &AtomicU64, bytes: u64) {
-    let before = noted.swap(bytes, Ordering::Relaxed);
+/// Replaces `noted` by `bytes`, and the part of it in `sum`. Returns what was noted before.
+#[inline]
+fn replace(noted: &AtomicU64, sum: &AtomicU64, bytes: u64) -> u64 {
+    // A note that comes after that of `BudgetShare::leave` sees that the database has left.
+    let before = noted.swap(bytes, Ordering::AcqRel);
     // It wraps if there is less than before.
     sum.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+    before
 }
 
 impl WriteBudget {
@@ -58,6 +63,7 @@ impl WriteBudget {
             bytes_max,
             active: AtomicU64::new(0),
             sealed: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             shares: Mutex::default(),
         }
     }
@@ -82,32 +88,39 @@ impl WriteBudget {
             background,
             active: AtomicU64::new(0),
             sealed: AtomicU64::new(0),
-            is_asked: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
         });
         shares.insert(number, Arc::downgrade(&share));
         share
     }
 
+    /// The memory of active memtables that no database was asked to seal. What was asked for counts as freed: a database that
+    /// is slow to free it is not asked again, nor another one in its place.
+    #[inline]
+    fn unasked(&self) -> u64 {
+        let asked = self.asked.load(Ordering::Relaxed);
+        self.active.load(Ordering::Relaxed).saturating_sub(asked)
+    }
+
     /// Asks the databases with most memory, one after the other, until the rest is within the budget.
     fn ask(&self) -> Vec<Arc<BudgetShare>> {
-        let shares: Vec<_> = self.shares.lock().values().filter_map(Weak::upgrade).collect();
+        // Dropped without the lock, which the drop of a share takes.
+        let mut all = Vec::new();
         let mut asked = Vec::new();
-        // What was asked for counts as freed: a database that is slow to free it is not asked again in its place.
-        let due = shares.iter().filter(|share| share.is_asked.load(Ordering::Relaxed));
-        let due: u64 = due.map(|share| share.active.load(Ordering::Relaxed)).sum();
-        let mut left = self.active.load(Ordering::Relaxed).saturating_sub(due);
-        while left >= self.bytes_max {
-            let others = shares.iter().filter(|share| !share.is_asked.load(Ordering::Relaxed));
+        // Held to the end: a share that has left is not asked any more.
+        let shares = self.shares.lock();
+        all.extend(shares.values().filter_map(Weak::upgrade));
+        while self.unasked() >= self.bytes_max {
+            let others = all.iter().filter(|share| share.asked.load(Ordering::Relaxed) == 0);
             let largest = others.max_by_key(|share| share.active.load(Ordering::Relaxed));
             let Some(largest) = largest else { break };
             let bytes = largest.active.load(Ordering::Relaxed);
             if bytes == 0 {
                 break;
             }
-            largest.is_asked.store(true, Ordering::Relaxed);
+            replace(&largest.asked, &self.asked, bytes);
             asked.push(largest.clone());
-            left = left.saturating_sub(bytes);
         }
         asked
     }
@@ -119,7 +132,7 @@ impl BudgetShare {
     #[inline]
     pub(super) fn note_active(&self, bytes: u64) -> bool {
         self.set_active(bytes);
-        if self.budget.active.load(Ordering::Relaxed) >= self.budget.bytes_max {
+        if self.budget.unasked() >= self.budget.bytes_max {
             self.ask_largest();
         }
         self.take_asked()
@@ -128,9 +141,19 @@ impl BudgetShare {
     /// Notes the memory of the active memtables of the database.
     #[inline]
     pub(super) fn set_active(&self, bytes: u64) {
-        if !self.has_left.load(Ordering::Relaxed) {
-            replace(&self.active, &self.budget.active, bytes);
+        self.note(&self.active, &self.budget.active, bytes);
+    }
+
+    /// Replaces `noted`, unless the database has left; returns `false` then.
+    #[inline]
+    fn note(&self, noted: &AtomicU64, sum: &AtomicU64, bytes: u64) -> bool {
+        replace(noted, sum, bytes);
+        // Looked at afterwards: a database may leave during the note.
+        let has_left = self.has_left.load(Ordering::Relaxed);
+        if has_left {
+            replace(noted, sum, 0);
         }
+        !has_left
     }
 
     #[cold]
@@ -146,17 +169,14 @@ impl BudgetShare {
     /// Returns `true` once after the database was asked to seal its largest memtable.
     pub(super) fn take_asked(&self) -> bool {
         // Loaded first: a swap at each group of writes would be an exclusive access to the line.
-        self.is_asked.load(Ordering::Relaxed) && self.is_asked.swap(false, Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) > 0 && replace(&self.asked, &self.budget.asked, 0) > 0
     }
 
     /// Notes the memory of the sealed memtables of the database. Returns that of all databases, if it concerns this
     /// one: if it has some.
     pub(super) fn note_sealed(&self, bytes: u64) -> u64 {
-        if self.has_left.load(Ordering::Relaxed) {
-            return 0;
-        }
-        replace(&self.sealed, &self.budget.sealed, bytes);
-        if bytes == 0 { 0 } else { self.budget.sealed.load(Ordering::Relaxed) }
+        let is_noted = self.note(&self.sealed, &self.budget.sealed, bytes);
+        if is_noted && bytes > 0 { self.budget.sealed.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// The budget.
@@ -173,6 +193,7 @@ impl BudgetShare {
         self.budget.shares.lock().remove(&self.number);
         replace(&self.active, &self.budget.active, 0);
         replace(&self.sealed, &self.budget.sealed, 0);
+        replace(&self.asked, &self.budget.asked, 0);
     }
 }
 
@@ -224,6 +245,41 @@ mod tests {
         // As if the stuck one had been freed: the other one has a budget of its own.
         assert!(!other.note_active(99));
         assert!(other.note_active(100));
+    }
+
+    #[test]
+    fn who_writes_until_the_asked_one_seals_walks_over_no_share() {
+        let budget = Arc::new(WriteBudget::new(100));
+        let asked = share(&budget);
+        let other = share(&budget);
+        asked.note_active(99);
+        assert!(!other.note_active(1));
+        let walk = budget.shares.lock();
+        // It would wait here for the lock of a walk.
+        assert!(!other.note_active(2));
+        drop(walk);
+        assert!(asked.take_asked());
+        assert_eq!(budget.unasked(), 101);
+    }
+
+    #[test]
+    fn a_note_during_the_close_counts_for_nothing() {
+        let budget = Arc::new(WriteBudget::new(u64::MAX));
+        for _ in 0..300 {
+            let closed = share(&budget);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for bytes in 1..200 {
+                        closed.note_active(bytes);
+                        closed.note_sealed(bytes);
+                    }
+                });
+                closed.note_active(7);
+                closed.leave();
+                writer.join().expect("it does not panic");
+            });
+            assert_eq!(budget.bytes(), [0, 0]);
+        }
     }
 
     #[test]
