@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork};
-use siltstone::{Db, Durability, ErrorKind};
+use siltstone::{Db, Durability, ErrorKind, ResourceOptions, ResourceUsage, Resources};
 use testkit::child::child_folder;
 
 use handles::{Handles, check, key};
@@ -129,6 +129,28 @@ fn owner_that_forks_in_the_midst_of_work() {
 #[test]
 fn no_child_hangs() {
     run_owner("owner_that_forks_in_the_midst_of_work");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_whose_child_has_its_resources() {
+    let Some(dir) = child_folder() else { return };
+    let path = dir.join("db");
+    let resources = Resources::new(ResourceOptions::new()).unwrap();
+    in_child(|| {
+        let refused = Db::builder(&path).resources(&resources).open().map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Closed);
+        let refused = resources.set_background_bytes_per_second(0).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Closed);
+        assert_eq!(resources.usage(), ResourceUsage::default());
+    });
+    assert!(!path.exists(), "a refused open writes nothing");
+    Db::builder(&path).resources(&resources).open().unwrap();
+}
+
+#[test]
+fn a_child_opens_nothing_with_the_resources_of_its_parent() {
+    run_owner("owner_whose_child_has_its_resources");
 }
 
 /// Does nothing unless it is the owner.

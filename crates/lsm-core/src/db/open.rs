@@ -262,6 +262,8 @@ impl Builder {
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, listeners, inject, access, .. } = self;
         let resources = self.resources;
+        // Before anything is written.
+        resources.as_ref().map_or(Ok(()), Resources::check_process)?;
         let options = options_within(resources.as_ref(), options);
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));

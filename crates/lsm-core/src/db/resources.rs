@@ -136,15 +136,20 @@ impl Resources {
     /// Changes [`ResourceOptions::background_bytes_per_second`], also for flushes and compactions that run now.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a value out of its range.
+    /// [`ErrorKind::InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a value out of its range;
+    /// [`ErrorKind::Closed`](crate::error::ErrorKind::Closed) in a child of the process that made them.
     pub fn set_background_bytes_per_second(&self, bytes: u64) -> Result<()> {
+        self.check_process()?;
         check_background_rate(bytes)?;
         self.0.limiter.set_bytes_per_second(bytes);
         Ok(())
     }
 
-    /// Returns what all databases together use now.
+    /// Returns what all databases together use now; nothing in a child of the process that made them.
     pub fn usage(&self) -> ResourceUsage {
+        if self.check_process().is_err() {
+            return ResourceUsage::default();
+        }
         let cache = self.0.cache.stats();
         let [active_memtable_bytes, sealed_memtable_bytes] = self.0.budget.bytes();
         ResourceUsage {
@@ -159,6 +164,14 @@ impl Resources {
             open_files_max: self.0.files.limit() as u64,
             background_bytes_per_second: self.0.limiter.bytes_per_second(),
         }
+    }
+
+    /// Checks that this is no child of the process that made them: their locks may be held there for ever.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::error::ErrorKind::Closed).
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.0.threads.check_process()
     }
 
     pub(super) fn threads(&self) -> &Arc<ThreadPool> {

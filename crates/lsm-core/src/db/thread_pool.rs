@@ -114,6 +114,11 @@ impl ThreadPool {
         }
     }
 
+    /// Checks that this is the process that made the pool, as [`Process::check`].
+    pub(super) fn check_process(&self) -> Result<()> {
+        self.process.check()
+    }
+
     /// The number of threads that run.
     pub(super) fn thread_count(&self) -> usize {
         self.threads.lock().len()

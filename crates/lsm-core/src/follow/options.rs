@@ -70,6 +70,7 @@ impl FollowOptions {
     /// corruption; the errors of the file system.
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
+        self.resources.as_ref().map_or(Ok(()), Resources::check_process)?;
         let opened = Opened::note()?;
         let FollowOptions { dir, fs, clock, hooks, options, takes_lease, .. } = self;
         // Held, because the primary's folder may be renamed while it is followed.
