@@ -347,6 +347,31 @@ fn flushes_of_all_databases_share_a_rate() {
 }
 
 #[test]
+fn the_rate_of_one_database_keeps_no_thread_from_others() {
+    let options = ResourceOptions::new().flush_threads(1).compaction_threads(1);
+    let resources = Resources::new(options).unwrap();
+    let options = Options::new().background_bytes_per_second(64 << 10);
+    // Its clock stands still, so that all that it writes is beyond its rate for ever.
+    let limited = Db::builder("/db").fs(Arc::new(MemFs::new())).resources(&resources);
+    let limited = limited.clock(Arc::new(ManualClock::default()));
+    let limited = limited.options(options.write_buffer_bytes(256 << 10)).open().unwrap();
+    let other = open(&resources);
+    for db in [&limited, &other] {
+        let p = db.partition_with("p", PartitionOptions::new().level0_tables(2)).unwrap();
+        for _ in 0..4 {
+            fill(&p, 1, 500);
+            db.flush().unwrap();
+        }
+    }
+    other.wait_idle().unwrap();
+    assert!(other.stats().compaction_count > 0);
+    assert_eq!(limited.stats().compaction_count, 0);
+    limited.set_background_bytes_per_second(0).unwrap();
+    limited.wait_idle().unwrap();
+    assert!(limited.stats().compaction_count > 0);
+}
+
+#[test]
 fn a_change_of_the_rate_and_a_close_end_the_waits_for_it() {
     let options = ResourceOptions::new().background_bytes_per_second(64 << 10);
     // The clock stands still, so that nothing else ends them.

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 
-pub(super) use worker::{Task, Worker, spawn_thread};
+pub(super) use worker::{Task, Worker, is_pool_thread, spawn_thread};
 
 /// Files that an iterator holds are checked again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
@@ -275,6 +275,10 @@ impl Background {
     /// Does one piece of a task on a thread of a pool; returns how long to sleep after it, no time if there
     /// may be more, and `None` for after the next notice.
     pub(super) fn take_turn(&self, worker: &dyn Worker, task: Task) -> Option<Duration> {
+        let rest = if task == Task::Compaction { worker.compaction_rest() } else { Duration::ZERO };
+        if !rest.is_zero() {
+            return Some(rest);
+        }
         let schedule = self.schedule.lock();
         if schedule.stop { None } else { self.perform(schedule, worker, task, WorkExtent::Turn) }
     }

@@ -112,6 +112,11 @@ impl Compactor {
         &self.restorer
     }
 
+    /// As [`BackgroundIo::rest`](super::background_io::BackgroundIo::rest).
+    pub(super) fn rest(&self) -> Duration {
+        self.runner.io.rest()
+    }
+
     /// Runs a claimed compaction for no particular caller.
     pub(super) fn run_in_background(&self, claimed: &Claimed) -> Result<bool> {
         let preemption = L0Preemption::of(&claimed.compaction, self.background.now());
@@ -135,7 +140,8 @@ impl Compactor {
         let news = self.jobs.news();
         // A sleeping thread takes due work. Checked again at the next look, because it may take
         // something else.
-        if preemption.seen.get() == news || self.background.has_idle_compactor() {
+        let is_taken = self.background.has_idle_compactor() && self.rest().is_zero();
+        if preemption.seen.get() == news || is_taken {
             return;
         }
         let began = self.background.now();

@@ -128,6 +128,8 @@ impl Db {
         self.inner().check_not_closed()?;
         check_background_rate(bytes)?;
         self.inner().runner.io.limiter().set_bytes_per_second(bytes);
+        // Compactions that rest under the former rate begin.
+        self.inner().scheduler.background().wake_all();
         Ok(())
     }
 

@@ -22,12 +22,14 @@ use crate::options::{Options, ResourceOptions, check_background_rate};
 /// databases of a process share. Cheap to clone.
 ///
 /// A database that is opened with it, by [`Builder::resources`](super::Builder::resources), has none of these by itself. Its
-/// options of the same names are limits for this database among the others. A stepped database uses no threads,
-/// and its steps wait for no rate. A read-only open and a secondary share the cache and the open files. One clone
+/// options of the same names are limits for this database among the others; but of `cache_bytes` only 0 counts, which
+/// turns the cache off for it, and its rate delays its next compaction, and no flush. A stepped database uses no
+/// threads, and its steps wait for no rate. The first 2^24 opens use the cache. A read-only open and a secondary share the cache and the open files. One clone
 /// in any place is enough: the open databases keep the rest. Databases and resources may be dropped in any order.
 ///
 /// Trouble of one database stays its own: a writer waits for flushes of its own database alone, and a panic of a hook
-/// ends no thread. But a call of the system that never returns keeps the thread that has made it.
+/// ends no thread. A hook that runs on one of the threads may write to another database; a write that would have to wait
+/// there is [`ErrorKind::WouldStall`](crate::error::ErrorKind::WouldStall). But a call of the system that never returns keeps the thread that has made it.
 ///
 /// # Examples
 /// ```

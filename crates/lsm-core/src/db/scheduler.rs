@@ -283,6 +283,10 @@ impl Worker for Scheduler {
         if self.ownership.is_fenced() { Ok(false) } else { self.compact_next() }
     }
 
+    fn compaction_rest(&self) -> Duration {
+        self.compactor.rest()
+    }
+
     fn tend_log(&self) -> Result<Option<Duration>> {
         if self.ownership.is_fenced() { Ok(None) } else { self.log.tend(self.background.now()) }
     }

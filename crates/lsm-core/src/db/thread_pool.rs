@@ -303,7 +303,7 @@ impl PoolShared {
 
     /// A thread: does work of one kind until all threads end.
     fn work(&self, kind: usize) {
-        KINDS[kind].mark_thread();
+        KINDS[kind].mark_pool_thread();
         while let Some((seat, worker)) = self.take(kind) {
             // What panics here has noted no failure; the thread goes on for the other databases.
             let turn = catch_engine(KINDS[kind].name(), || {

@@ -24,7 +24,8 @@ const FLUSH_THREADS_DEFAULT: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResourceOptions {
-    /// Size of the block cache in bytes, as [`Options::cache_bytes`]. Default: the same. 0 turns the cache off for all.
+    /// Size of the block cache in bytes, as [`Options::cache_bytes`]. Default: the same. 0 turns the cache off for
+    /// all; in the options of one database it turns it off for this one, and other values there do not count.
     pub cache_bytes: u64,
     /// Memory for the active memtables of all databases together, in bytes. Beyond it, the database with most is asked to
     /// seal its largest memtable. If one and a half times as much waits for its flush, the writers of the databases
@@ -32,14 +33,15 @@ pub struct ResourceOptions {
     /// from 4 KiB to 1 TiB. [`Options::write_buffer_bytes`] is a limit for one database among them.
     pub write_buffer_bytes: u64,
     /// Number of threads that flush, and of those that sync logs. Default 2, at least 1. A database uses one of each
-    /// at a time. One whose disk hangs keeps its threads.
+    /// at a time. If they need longer for the logs of all than [`Options::sync_interval_ms`], syncs come later. One whose disk hangs keeps its threads.
     pub flush_threads: usize,
     /// Number of threads that compact. Default: as [`Options::compaction_threads`], which is the number that one
     /// database among them uses at once.
     pub compaction_threads: usize,
     /// Bytes of tables a second that the flushes and compactions of all databases write together. Default 0: no
     /// limit; otherwise at least 64 KiB. [`Options::background_bytes_per_second`] is a limit for one database among
-    /// them.
+    /// them: a compaction that runs is not interrupted for it, but no next one begins until what the flushes and
+    /// compactions of the database have written is within it.
     pub background_bytes_per_second: u64,
     /// Number of tables and chunk files of all databases that stay open for reading, as
     /// [`Options::open_files_max`]. Default: the same. At least 1. That of [`Options`] is a limit for one database among

@@ -125,6 +125,16 @@ impl RateLimiter {
         self.clock.now().saturating_sub(started)
     }
 
+    /// Takes `bytes` without a wait: later requests wait for them.
+    pub fn charge(&self, bytes: u64) {
+        self.state.lock().pace.take(bytes, self.clock.now());
+    }
+
+    /// The time until all that was taken is within the limit.
+    pub fn debt(&self) -> Duration {
+        self.state.lock().pace.left(self.clock.now())
+    }
+
     /// Takes `bytes` if it is the turn of `priority`, otherwise waits for a moment.
     fn try_take(&self, priority: usize, bytes: u64) -> bool {
         let mut state = self.state.lock();
@@ -195,6 +205,22 @@ mod tests {
         let waited = limiter.request(IoPriority::Deep, u64::MAX, &mut || unreachable!());
         assert_eq!(waited, Duration::ZERO);
         limiter.request(IoPriority::Deep, u64::MAX, &mut || unreachable!());
+    }
+
+    #[test]
+    fn what_is_charged_is_paid_by_later_requests() {
+        let limiter = RateLimiter::new(1 << 20, ticking(0));
+        limiter.charge(10 << 20);
+        // Unused time of 50 ms was left.
+        assert_eq!(limiter.debt(), Duration::from_millis(9950));
+        let mut looks = 0;
+        limiter.request(IoPriority::Flush, 1, &mut || {
+            looks += 1;
+            false
+        });
+        assert_eq!(looks, 1);
+        limiter.set_bytes_per_second(1 << 20);
+        assert_eq!(limiter.debt(), Duration::ZERO);
     }
 
     #[test]

@@ -24,6 +24,11 @@ pub(in crate::db) trait Worker: Send + Sync {
     /// Runs one compaction; `false` if none was due.
     fn compact_one(&self) -> Result<bool>;
 
+    /// So long no thread of a pool begins a compaction: see [`BackgroundIo::rest`](super::super::background_io).
+    fn compaction_rest(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Syncs and marks the log when due; returns when to look again, `None` for after the next
     /// notice.
     fn tend_log(&self) -> Result<Option<Duration>>;
@@ -58,6 +63,13 @@ pub(in crate::db) trait Worker: Send + Sync {
 
 thread_local! {
     static IS_LOG_THREAD: Cell<bool> = const { Cell::new(false) };
+    static IS_POOL_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns `true` on a thread that works for many databases. It waits for none of them: another one may need it to
+/// end the wait.
+pub(in crate::db) fn is_pool_thread() -> bool {
+    IS_POOL_THREAD.get()
 }
 
 /// A kind of background work.
@@ -72,6 +84,12 @@ impl Task {
     /// Notes that this thread does it.
     pub(in crate::db) fn mark_thread(self) {
         IS_LOG_THREAD.set(self == Task::Log);
+    }
+
+    /// Notes that this thread does it for many databases.
+    pub(in crate::db) fn mark_pool_thread(self) {
+        self.mark_thread();
+        IS_POOL_THREAD.set(true);
     }
 
     /// Returns `true` on a thread for the log, if this is its work.
