@@ -1,7 +1,7 @@
 //! Databases that share resources: what they use together, what stays their own, and what closing gives back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
@@ -369,6 +369,49 @@ fn the_rate_of_one_database_keeps_no_thread_from_others() {
     limited.set_background_bytes_per_second(0).unwrap();
     limited.wait_idle().unwrap();
     assert!(limited.stats().compaction_count > 0);
+}
+
+/// A filter that writes to another database as long as that takes it.
+struct WritesTo(Partition, Arc<AtomicBool>);
+
+impl CompactionFilter for WritesTo {
+    fn decide(&mut self, _: Entry<'_>) -> Result<Decision> {
+        while !self.1.load(Ordering::Relaxed) {
+            if let Err(error) = self.0.put("key", [0; 1000]) {
+                self.1.store(error.kind() == ErrorKind::WouldStall, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(Decision::Keep)
+    }
+}
+
+impl CompactionFilterFactory for WritesTo {
+    fn name(&self) -> &'static str {
+        "writes-to"
+    }
+
+    fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(WritesTo(self.0.clone(), self.1.clone())))
+    }
+}
+
+#[test]
+fn a_filter_that_writes_to_another_database_waits_for_no_thread() {
+    let options = ResourceOptions::new().write_buffer_bytes(64 << 10);
+    let resources = Resources::new(options.flush_threads(1).compaction_threads(1)).unwrap();
+    let target = open(&resources);
+    let was_refused = Arc::new(AtomicBool::new(false));
+    let filter = WritesTo(default_of(&target), was_refused.clone());
+    let hooks = Hooks { filters: vec![Arc::new(filter)], ..Hooks::default() };
+    let db = open(&resources);
+    let p = db.partition_with("p", PartitionOptions::new().hooks(hooks)).unwrap();
+    // The flush needs the only thread that can flush what its filter writes.
+    while !was_refused.load(Ordering::Relaxed) {
+        let _ = p.put("key", [0; 1000]);
+    }
+    [&db, &target].iter().for_each(|db| db.wait_idle().unwrap());
+    assert!(db.stats().flush_count > 0 && target.stats().flush_count > 0);
 }
 
 #[test]

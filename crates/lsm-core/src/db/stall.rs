@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::background::is_pool_thread;
 use super::events::in_listener;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
@@ -365,8 +366,9 @@ impl Stall {
     #[cold]
     fn hold_back(&self, step: Step<'_>, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let each = || partitions.iter().copied();
-        if in_listener() {
-            // This thread may be the one that would end the stall, so it must not sleep.
+        if in_listener() || is_pool_thread() {
+            // This thread may be the one that would end the stall, so it must not sleep. A hook on a thread of a pool
+            // may write to another database, which needs the same thread.
             let stopped = self.worst(each()) >= STOP;
             return if stopped { self.try_admit(each(), bytes) } else { Ok(()) };
         }
