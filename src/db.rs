@@ -443,7 +443,8 @@ impl Db {
     ///
     /// # Cost
     /// For each partition that is flushed: a table, its syncs and an edit of the manifest. In
-    /// addition, two syncs of the log and an edit.
+    /// addition, two syncs of the log and an edit. With [`Resources`](crate::Resources), a look at each block of the
+    /// shared cache.
     ///
     /// # Examples
     /// ```

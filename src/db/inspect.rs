@@ -69,6 +69,9 @@ impl Db {
 
     /// Returns the counters and sizes of the database and of each partition.
     ///
+    /// # Cost
+    /// With [`Resources`](crate::Resources), a look at each block of the shared cache.
+    ///
     /// # Examples
     /// ```
     /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;

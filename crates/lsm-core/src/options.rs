@@ -129,7 +129,8 @@ pub struct Options {
     /// memtables that need the oldest segments are flushed. Default 512 MiB, from two segments to 1 PiB.
     pub wal_bytes_max: u64,
     /// Time in milliseconds within which a write of [`Durability::Os`] reaches the device. Default
-    /// 1000; 0 leaves the sync to the operating system.
+    /// 1000; 0 leaves the sync to the operating system. Databases that share `Resources` take turns on its threads for logs:
+    /// if a round takes longer, so does this.
     pub sync_interval_ms: u64,
     /// Maximum length of an inline value in bytes. Default 64 MiB, at most 1 GiB.
     pub value_bytes_max: u64,
