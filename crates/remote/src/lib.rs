@@ -17,7 +17,7 @@
 //! url       the stores that URLs name    noted_url     the URL in the folder of a primary
 //! restorer  files of a takeover come to the local disk
 //! remote    the calls that open, with their settings    primary    the right of a writer
-//! backup_fs    a folder of backups in a bucket
+//! backup_fs    a folder of backups in a bucket          numbered   objects whose numbers decide
 //! ```
 //!
 //! # Examples
@@ -59,6 +59,7 @@ mod journal;
 mod lease;
 mod noted;
 mod noted_url;
+mod numbered;
 mod opening;
 mod primary;
 mod reader;
@@ -77,6 +78,7 @@ mod utc_time;
 
 pub use cache::CacheFigures;
 pub use inventory::{Amount, BucketReport, BucketStatus, LeaseStatus, WrongObject};
+pub use numbered::NumberedObjects;
 pub use primary::Primary;
 pub use reader::RemoteReader;
 pub use remote::Remote;

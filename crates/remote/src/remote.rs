@@ -13,6 +13,7 @@ use crate::backup_fs::{BACKUPS, BackupFs};
 use crate::disk_cache::CacheFolder;
 use crate::inventory::{Amount, BucketReport, BucketStatus, copy, status, verify};
 use crate::noted_url::noted_url;
+use crate::numbered::NumberedObjects;
 use crate::primary::Primary;
 use crate::reader::RemoteReader;
 use crate::restore::{RestoreTarget, RestoredState, restore};
@@ -344,6 +345,12 @@ impl Remote {
         let threads = if self.0.is_stepped { 1 } else { 4 };
         let engine = BackupEngine::open(BACKUPS).fs(Arc::new(fs)).threads(threads);
         engine.database_fs(self.0.fs.clone())
+    }
+
+    /// Returns the numbered objects of the folder `folder`, for records that are put once. No database uses the folders
+    /// whose names begin with `shard`.
+    pub fn numbered(&self, folder: &str) -> NumberedObjects {
+        NumberedObjects::new(self.0.bucket(), folder)
     }
 
     /// Copies the newest state into the bucket of `other`, which is empty. Readers open it there, and a folder by
