@@ -44,6 +44,8 @@ mod scrub;
 mod secondary;
 #[cfg(feature = "server")]
 mod serve;
+#[cfg(feature = "server")]
+mod shards;
 mod shell;
 mod simulate;
 mod source;
@@ -177,6 +179,13 @@ enum Command {
     /// Writes go to the primary, and each read goes to a node that can serve its level. It runs until SIGTERM or Ctrl-C.
     #[cfg(feature = "server")]
     Route(Box<route::Args>),
+    /// Makes maps of shards, and moves hash slots from one shard to another
+    ///
+    /// Each shard is a database with a primary and readers of its own (`serve --shard`), and `route --shards` sends each key
+    /// to the shard that owns its slot. docs/service.md describes the steps and the guarantees.
+    #[cfg(feature = "server")]
+    #[command(subcommand)]
+    Shards(Box<shards::Command>),
     /// Starts and stops readers by load, and lists them for routers
     ///
     /// A reader serves when it is in the file of the nodes, and ends once it is out of it and quiet. It runs until SIGTERM or
@@ -286,6 +295,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         #[cfg(feature = "server")]
         Command::Route(args) => route::run(&args),
+        #[cfg(feature = "server")]
+        Command::Shards(command) => shards::run(&command),
         #[cfg(all(feature = "server", unix))]
         Command::Operate(args) => operate::run(&args),
         Command::Watch(args) => watch::run(&args),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use server::NodeTls;
-use server::{Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
+use server::{Cluster, ClusterOptions, Maps, Nodes, Policy, Router, RouterOptions, Shards};
 
 use crate::output::{Failure, note};
 use crate::serve::LimitArgs;
@@ -16,11 +16,14 @@ use crate::tls::{IdentityArgs, NodeArgs, PortArgs};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Addresses of the nodes: the primary and its readers, in any order
-    #[arg(required_unless_present = "nodes", conflicts_with = "nodes")]
+    #[arg(required_unless_present_any = ["nodes", "shards"], conflicts_with_all = ["nodes", "shards"])]
     node: Vec<String>,
     /// File of their addresses, one a line. It is read again while the router runs; add nodes at its end
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
+    /// Folder of the maps of shards, or URL of a bucket; each key goes to the shard that owns its hash slot
+    #[arg(long, value_name = "PLACE", conflicts_with = "nodes")]
+    shards: Option<String>,
     /// Address of the protocol
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6400")]
     listen: String,
@@ -59,7 +62,7 @@ fn policy(text: &str) -> Result<Policy, String> {
     Policy::parse(text).ok_or_else(|| "a policy is optimal, offloaded or cost".to_owned())
 }
 
-fn login(path: &PathBuf) -> Result<(String, String), Failure> {
+pub(crate) fn login(path: &PathBuf) -> Result<(String, String), Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
     let mut words = text.split_whitespace().map(str::to_owned);
     let (Some(name), Some(password)) = (words.next(), words.next()) else {
@@ -92,7 +95,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         tls: args.tls.options(),
         limits: args.limits.limits(),
     };
-    let router = Router::start_with(Cluster::new(options)?, listening)?;
+    let router = match &args.shards {
+        Some(place) => Router::start_shards(Shards::open(Maps::open(place)?, options)?, listening)?,
+        None => Router::start_with(Cluster::new(options)?, listening)?,
+    };
     note(format_args!("siltstone: router at {}", router.address()));
     router.wait_for_signal()?;
     note("siltstone: answering what was received");

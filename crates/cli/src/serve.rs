@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Partition whose entries may expire; it must be new, or always served so
     #[arg(long, value_name = "PARTITION")]
     expire: Vec<String>,
+    /// Be a node of this shard: refuse keys of hash slots that it does not own, which are all before `shards create`
+    #[arg(long, value_name = "NAME")]
+    shard: Option<String>,
     /// Milliseconds between two syncs of a reader, which the levels 4 and 5 show; 0 for none
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     follow: u64,
@@ -163,6 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.levels = args.level.iter().cloned().collect();
     options.predict = args.predict;
     options.expiring.clone_from(&args.expire);
+    options.shard.clone_from(&args.shard);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
     options.users = users(args)?;
     options.limits = args.limits.limits();

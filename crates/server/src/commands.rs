@@ -32,8 +32,11 @@ pub(crate) enum Verb {
     ScidLag,
     ScidLast,
     ScidLevel,
+    ScidMap,
     ScidPredictions,
     ScidPromote,
+    ScidScan,
+    ScidSlots,
     ScidSync,
     ScidToken,
     Select,
@@ -79,7 +82,7 @@ const ONE_KEY: [i64; 3] = [1, 1, 1];
 const ALL_KEYS: [i64; 3] = [1, -1, 1];
 
 /// All commands, by name.
-pub(crate) const COMMANDS: [Spec; 39] = [
+pub(crate) const COMMANDS: [Spec; 42] = [
     spec("APPEND", Verb::Append, Kind::Change, 3, ONE_KEY),
     spec("AUTH", Verb::Auth, Kind::Connection, -2, NO_KEYS),
     spec("CLIENT", Verb::Client, Kind::Connection, -2, NO_KEYS),
@@ -109,8 +112,11 @@ pub(crate) const COMMANDS: [Spec; 39] = [
     spec("SCID.LAG", Verb::ScidLag, Kind::Node, -1, NO_KEYS),
     spec("SCID.LAST", Verb::ScidLast, Kind::Connection, 1, NO_KEYS),
     spec("SCID.LEVEL", Verb::ScidLevel, Kind::Connection, -1, NO_KEYS),
+    spec("SCID.MAP", Verb::ScidMap, Kind::Node, 1, NO_KEYS),
     spec("SCID.PREDICTIONS", Verb::ScidPredictions, Kind::Connection, 1, NO_KEYS),
     spec("SCID.PROMOTE", Verb::ScidPromote, Kind::Node, 1, NO_KEYS),
+    spec("SCID.SCAN", Verb::ScidScan, Kind::ReadMany, -2, NO_KEYS),
+    spec("SCID.SLOTS", Verb::ScidSlots, Kind::Node, -3, NO_KEYS),
     spec("SCID.SYNC", Verb::ScidSync, Kind::Node, -1, NO_KEYS),
     spec("SCID.TOKEN", Verb::ScidToken, Kind::Connection, -1, NO_KEYS),
     spec("SELECT", Verb::Select, Kind::Connection, 2, NO_KEYS),
@@ -147,7 +153,7 @@ impl Spec {
     /// Returns whether it may be in a transaction.
     pub(crate) fn is_queued(&self) -> bool {
         let is_data = matches!(self.kind, Kind::Read | Kind::ReadMany | Kind::Change);
-        is_data && !matches!(self.verb, Verb::Scan | Verb::DbSize | Verb::ScidGet)
+        is_data && !matches!(self.verb, Verb::Scan | Verb::DbSize | Verb::ScidGet | Verb::ScidScan)
             || matches!(self.verb, Verb::Ping | Verb::Echo)
     }
 }

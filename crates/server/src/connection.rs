@@ -255,7 +255,8 @@ mod tests {
         let limits = options.limits.of_requests();
         let front = Front::new(options.limits, None);
         let node =
-            Node::open(place(&url, folders.path().join("first")), true, None, Vec::new()).unwrap();
+            Node::open(place(&url, folders.path().join("first")), true, None, Vec::new(), None)
+                .unwrap();
         let shared = Arc::new(Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap()));
         let session = Some(Box::new(Session::new(1, &shared)));
         let incoming = Incoming::default();
@@ -264,7 +265,7 @@ mod tests {
         let session = connection.session.as_mut().unwrap();
         assert!(execute(&shared, session, &set, Patience::MayWait).1.is_ok());
         let successor =
-            Node::open(place(&url, folders.path().join("second")), false, None, Vec::new())
+            Node::open(place(&url, folders.path().join("second")), false, None, Vec::new(), None)
                 .unwrap();
         successor.promote().unwrap();
         shared.node.demote().unwrap();

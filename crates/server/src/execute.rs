@@ -5,18 +5,20 @@
 //! 2. A command that writes is on the primary of its epoch or refused: the commit path decides that.
 
 use bytes::Bytes;
-use siltstone::{Durability, ErrorKind, Partition};
+use siltstone::{Durability, ErrorKind};
 
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
 use crate::failure::{Failure, Patience};
 use crate::info;
 use crate::keys::Scan;
 use crate::level::Asked;
-use crate::node::{Primary, Role};
+use crate::node::{NOTES, Primary, Role};
 use crate::reads::{Read, predicted, read};
 use crate::reply::Reply;
 use crate::scid;
 use crate::session::Session;
+use crate::shards::commands::slots;
+use crate::shards::keys::{Keys, keys_of};
 use crate::shared::Shared;
 use crate::strings;
 use crate::transactions;
@@ -84,7 +86,7 @@ fn admit(
     let right = match (spec.kind, spec.verb) {
         (Kind::Read | Kind::ReadMany, _) | (_, Verb::Watch) => Right::Read,
         (Kind::Change, _) => Right::Write,
-        (Kind::Node, Verb::ScidPromote) => return user.check_all(),
+        (Kind::Node, Verb::ScidPromote | Verb::ScidSlots) => return user.check_all(),
         (Kind::Node | Kind::Connection, _) => return Ok(()),
     };
     user.check(right, &session.partition)?;
@@ -105,6 +107,10 @@ fn queue(
     if !COMMANDS[command].is_queued() {
         return Err(Failure::error(format!("{name} is not supported in a transaction")));
     }
+    // A node that is not the primary looks at its slots with the data.
+    if let Role::Primary(Primary { owner: Some(owner), .. }) = &*shared.node.role() {
+        Keys::Of(&COMMANDS[command], arguments).check(&owner.record())?;
+    }
     session.enqueue(&shared.options.limits, command, arguments)
 }
 
@@ -120,6 +126,7 @@ fn run(
         Kind::Read | Kind::ReadMany => {
             let is_long = match spec.verb {
                 Verb::Scan => Scan::parse(arguments)?.is_long(),
+                Verb::ScidScan => return scid::scan(shared, session, arguments, patience),
                 Verb::DbSize => true,
                 _ => false,
             };
@@ -134,13 +141,15 @@ fn run(
             if spec.verb == Verb::Get {
                 asked.predicted = predicted(shared, session, &asked, &arguments[0], patience);
             }
-            let wish = Read { asked, is_many, patience };
+            let wish = Read { asked, is_many, patience, keys: Keys::Of(spec, arguments) };
             let partition = session.partition.clone();
             read(shared, session, &wish, |view| data(shared, spec, view, &partition, arguments))
         }
         Kind::Node if patience == Patience::MustNotWait => Err(Failure::MayWait),
         Kind::Node => match spec.verb {
             Verb::ScidLag => scid::lag(shared, session, arguments),
+            Verb::ScidMap => Ok(scid::map(shared)),
+            Verb::ScidSlots => slots(shared, arguments),
             Verb::ScidSync => scid::sync(shared, session, arguments),
             _ => scid::promote(shared),
         },
@@ -243,13 +252,22 @@ fn change(
         Some(partition) => partition,
         // It syncs the manifest.
         None if patience == Patience::MustNotWait => return Err(Failure::MayWait),
-        None => created(primary, &session.partition)?,
+        None => primary.created(&session.partition)?,
     };
     let expiry = shared.expiry_of(&session.partition);
+    if primary.owner.is_some() && &*session.partition == NOTES {
+        return Err(Failure::fixed(
+            "NOPERM the partition scid of a shard is written by the server alone",
+        ));
+    }
     let mut attempt = 0;
     loop {
+        let turn = primary.owner.as_ref().map(|owner| owner.turn(patience)).transpose()?;
+        if let Some(turn) = &turn {
+            Keys::Of(spec, arguments).check(&turn.record())?;
+        }
         let change = Change::new(&partition, primary.db.batch(), primary.db.visible_seq());
-        let mut view = View { source: Source::Change(change), expiry };
+        let mut view = View { source: Source::Change(change), expiry, owned: None };
         let reply = data(shared, spec, &mut view, &session.partition, arguments)?;
         let Source::Change(change) = view.source else { return Err(Failure::SYNTAX) };
         // A command that changes nothing has read one key at one moment, unless there are more.
@@ -260,6 +278,9 @@ fn change(
             Patience::MustNotWait => change.batch.try_commit(Durability::Os),
             Patience::MayWait => change.batch.commit(Durability::Os),
         };
+        if let Some(turn) = turn {
+            turn.changed(&session.partition, keys_of(spec, arguments));
+        }
         match committed {
             Ok(commit) => {
                 session.wrote(commit);
@@ -275,10 +296,4 @@ fn change(
         }
         transactions::pause(attempt);
     }
-}
-
-/// Makes the partition `name`.
-pub(crate) fn created(primary: &Primary, name: &str) -> Result<Partition, Failure> {
-    let created = primary.partition(name, true)?;
-    created.ok_or_else(|| Failure::error(format!("partition {name:?} was dropped")))
 }

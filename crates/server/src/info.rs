@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_look_at_the_health_waits_elsewhere_once() {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new()).unwrap();
+        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new(), None).unwrap();
         let options = Options::default();
         let front = Front::new(options.limits, None);
         let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::failure::Failure;
 use crate::reply::Reply;
+use crate::shards::SlotSet;
 use crate::strings::integer;
 use crate::view::View;
 
@@ -110,6 +111,18 @@ impl Scan {
         Ok(scan)
     }
 
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    pub(crate) fn pattern(&self) -> Option<&Bytes> {
+        self.pattern.as_ref()
+    }
+
+    pub(crate) fn count(&self) -> i64 {
+        self.count
+    }
+
     /// Returns whether it is better run where it may wait.
     pub(crate) fn is_long(&self) -> bool {
         self.count > COUNT_INLINE_MAX
@@ -144,7 +157,7 @@ impl Scan {
                 return Ok(Reply::Array(vec![end, Reply::Array(keys)]));
             }
             let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
-            if is_match {
+            if is_match && view.shows(cursor.key()) {
                 bytes += cursor.key().len();
                 keys.push(Reply::Value(cursor.key_slice()));
             }
@@ -157,13 +170,77 @@ impl Scan {
     }
 }
 
+/// A page of a walk over slots, whose place its caller keeps.
+pub(crate) struct PageOf {
+    after: Option<Bytes>,
+    pattern: Option<Bytes>,
+    count: i64,
+}
+
+impl PageOf {
+    pub(crate) fn parse(options: &[Bytes]) -> Result<PageOf, Failure> {
+        let mut page = PageOf { after: None, pattern: None, count: 10 };
+        for option in options.chunks(2) {
+            let [name, value] = option else { return Err(Failure::SYNTAX) };
+            match &name.to_ascii_uppercase()[..] {
+                b"AFTER" => page.after = Some(value.clone()),
+                b"MATCH" => page.pattern = Some(value.clone()),
+                b"COUNT" => page.count = integer(value)?.clamp(1, COUNT_MAX),
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        Ok(page)
+    }
+
+    /// Returns whether it is better run where it may wait.
+    pub(crate) fn is_long(&self) -> bool {
+        self.count > COUNT_INLINE_MAX
+    }
+
+    /// Looks at the next entries, until the keys have more than `bytes_max` bytes.
+    pub(crate) fn run(
+        &self,
+        view: &View<'_>,
+        slots: &SlotSet,
+        bytes_max: usize,
+    ) -> Result<Reply, Failure> {
+        let mut keys = Vec::new();
+        let mut last = Reply::Nil;
+        let Some(mut cursor) = view.cursor()? else {
+            return Ok(Reply::Array(vec![last, Reply::Array(keys)]));
+        };
+        let prefix = self.pattern.as_deref().map_or(&b""[..], literal_prefix);
+        match &self.after {
+            Some(after) if after[..] >= *prefix => cursor.seek_after(after)?,
+            _ => cursor.seek(prefix)?,
+        }
+        let mut bytes = 0;
+        for _ in 0..self.count {
+            if !cursor.valid() || !cursor.key().starts_with(prefix) || bytes > bytes_max {
+                break;
+            }
+            let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
+            if is_match && slots.has(cursor.key()) {
+                bytes += cursor.key().len();
+                keys.push(Reply::Value(cursor.key_slice()));
+            }
+            last = Reply::Value(cursor.key_slice());
+            cursor.next()?;
+        }
+        if !cursor.valid() || !cursor.key().starts_with(prefix) {
+            last = Reply::Nil;
+        }
+        Ok(Reply::Array(vec![last, Reply::Array(keys)]))
+    }
+}
+
 /// Counts up to `most` entries; `None` if there are more.
 pub(crate) fn count(view: &View<'_>, most: u64) -> Result<Option<u64>, Failure> {
     let Some(mut cursor) = view.cursor()? else { return Ok(Some(0)) };
     cursor.seek_to_first()?;
     let mut count = 0;
     while cursor.valid() {
-        count += 1;
+        count += u64::from(view.shows(cursor.key()));
         if count > most {
             return Ok(None);
         }

@@ -19,7 +19,7 @@
 //! node place      roles, and their change  metrics pages   figures and health
 //! exposition      the text of Prometheus   http            pages over HTTP
 //! page            HTML for people          health          why a database is not well
-//! latencies       times of reads
+//! latencies       times of reads                   shards          hash slots, and their moves
 //! signals         the end of a process
 //! ```
 //!
@@ -74,6 +74,7 @@ mod route;
 mod scid;
 mod server;
 mod session;
+mod shards;
 mod shared;
 #[cfg(unix)]
 mod signals;
@@ -93,7 +94,9 @@ pub use options::{Acknowledge, Limits, Options};
 pub use place::Place;
 pub use predict::Predictor;
 pub use route::{Client, Cluster, ClusterOptions, Nodes, Policy, Router, RouterOptions};
+pub use route::{ShardClient, Shards};
 pub use server::{Role, Server};
+pub use shards::{Maps, Moved, Mover, MoverOptions, OnStep, Shard, ShardMap, SlotSet, slot_of};
 #[cfg(unix)]
 pub use signals::Signals;
 #[cfg(feature = "tls")]

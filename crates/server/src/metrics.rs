@@ -11,6 +11,7 @@ use crate::front::Front;
 use crate::latencies::ReadTimes;
 use crate::node::{Reader, Role};
 use crate::predict::Predictor;
+use crate::shards::record::Record;
 use crate::shared::Shared;
 
 /// The counts of one command.
@@ -137,6 +138,9 @@ pub(crate) fn text(shared: &Shared) -> String {
     predictions(&mut out, shared.predictor.as_ref());
     commands(&mut out, metrics);
     metrics.read_times.write(&mut out);
+    if let Some(record) = shared.node.record() {
+        slots(&mut out, &record);
+    }
     match &*shared.node.role() {
         Role::Primary(primary) => {
             out.append(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));
@@ -144,6 +148,14 @@ pub(crate) fn text(shared: &Shared) -> String {
         Role::Reader(reader) => lags(&mut out, reader),
     }
     out.into_text()
+}
+
+/// The slots of a shard, by their state.
+fn slots(out: &mut Exposition, record: &Record) {
+    out.head("shard_slots", "gauge", "Hash slots of the shard, by their state.");
+    for (state, slots) in record.states() {
+        out.line("shard_slots", &[("shard", &record.name), ("state", state)], slots.len());
+    }
 }
 
 fn commands(out: &mut Exposition, metrics: &Metrics) {

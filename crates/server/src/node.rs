@@ -13,14 +13,16 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
-use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Partition, PartitionOptions, Result};
-use siltstone::{TimeUnit, TtlFilter, TtlRule};
+use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Partition, PartitionOptions, Readable};
+use siltstone::{Result, Slice, TimeUnit, TtlFilter, TtlRule};
 
 use crate::failure::Failure;
 use crate::place::{OpenPrimary, Place};
+use crate::shards::owner::{ENTRY, Owner, named};
+use crate::shards::record::Record;
 
 /// The partition in which a primary notes its address, its key, and the begin of the keys for partitions with expiry.
-const NOTES: &str = "scid";
+pub(crate) const NOTES: &str = "scid";
 const ADDRESS: &str = "primary";
 const EXPIRES: &str = "expires/";
 
@@ -51,6 +53,8 @@ pub(crate) struct Primary {
     pub(crate) db: Db,
     pub(crate) epoch: Epoch,
     partitions: ArcSwap<HashMap<String, Partition>>,
+    /// Its slots, if it is a shard.
+    pub(crate) owner: Option<Box<Owner>>,
     /// The newest commit of an earlier epoch that is known to be in this history.
     proven: Mutex<Option<Commit>>,
     /// Dropped after the database, which it ships.
@@ -62,6 +66,11 @@ pub(crate) struct Reader {
     pub(crate) secondary: Secondary,
     partitions: ArcSwap<HashMap<String, SecondaryPartition>>,
     expiring: Arc<Expiring>,
+    shard: Option<String>,
+    /// The primary has a record of slots, or the server has the name of a shard.
+    is_shard: AtomicBool,
+    /// The last record, with its bytes.
+    record: Mutex<Option<(Slice, Arc<Record>)>>,
 }
 
 /// The role of a server. It changes by a promotion, and when another one takes the database over.
@@ -78,26 +87,30 @@ pub(crate) struct Node {
     own_address: Option<String>,
     primary_address: ArcSwapOption<String>,
     expiring: Arc<Expiring>,
+    /// The name of its shard, if it has one from the options.
+    shard: Option<String>,
     /// One change of the role at a time.
     turn: Mutex<()>,
     is_promoting: AtomicBool,
 }
 
 impl Node {
-    /// Opens `place` in a role. `address` is where clients reach this server.
+    /// Opens `place` in a role. `address` is where clients reach this server, `shard` the name of its shard.
     pub(crate) fn open(
         place: Place,
         is_primary: bool,
         address: Option<String>,
         expiring: Vec<String>,
+        shard: Option<String>,
     ) -> Result<Node> {
         let known = Arc::new(Expiring::default());
         known.0.store(Arc::new(expiring.into_iter().collect()));
         let expiring = known;
         let role = if is_primary {
-            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring)?)
+            let name = shard.as_deref();
+            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring, name)?)
         } else {
-            Role::Reader(Reader::new(place.reader()?, &expiring))
+            Role::Reader(Reader::new(place.reader()?, &expiring, shard.clone()))
         };
         Ok(Node {
             role: ArcSwap::from_pointee(role),
@@ -105,6 +118,7 @@ impl Node {
             own_address: address,
             primary_address: ArcSwapOption::empty(),
             expiring,
+            shard,
             turn: Mutex::new(()),
             is_promoting: AtomicBool::new(false),
         })
@@ -133,8 +147,10 @@ impl Node {
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
-        let begun =
-            opened.and_then(|open| begin(open, self.own_address.as_deref(), &self.expiring));
+        let begun = opened.and_then(|open| {
+            let name = self.shard.as_deref();
+            begin(open, self.own_address.as_deref(), &self.expiring, name)
+        });
         self.is_promoting.store(false, Ordering::Relaxed);
         self.role.store(Arc::new(Role::Primary(begun?)));
         Ok(self.latest())
@@ -151,7 +167,7 @@ impl Node {
 
     /// The caller has the turn.
     fn become_reader(&self) -> Result<()> {
-        let reader = Reader::new(self.place.reader()?, &self.expiring);
+        let reader = Reader::new(self.place.reader()?, &self.expiring, self.shard.clone());
         self.primary_address.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));
         Ok(())
@@ -165,6 +181,14 @@ impl Node {
                 let nothing = Commit { seq: siltstone::SeqNo::ZERO, epoch: Epoch(0) };
                 reader.secondary.cut().as_of().unwrap_or(nothing)
             }
+        }
+    }
+
+    /// The slots of its shard, as this node knows them; `None` if it is no shard.
+    pub(crate) fn record(&self) -> Option<Arc<Record>> {
+        match &*self.role() {
+            Role::Primary(primary) => primary.owner.as_deref().map(Owner::record),
+            Role::Reader(reader) => reader.record(Level::Eventual, Duration::ZERO).ok().flatten(),
         }
     }
 
@@ -212,9 +236,15 @@ impl Node {
 }
 
 /// Begins to serve an open database as its primary.
-fn begin(open: OpenPrimary, address: Option<&str>, expiring: &Expiring) -> Result<Primary> {
+fn begin(
+    open: OpenPrimary,
+    address: Option<&str>,
+    expiring: &Expiring,
+    shard: Option<&str>,
+) -> Result<Primary> {
     let OpenPrimary { db, shipping } = open;
     let notes = db.partition(NOTES)?;
+    let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
     for entry in notes.prefix(EXPIRES) {
         expiring.add(&entry?.0);
     }
@@ -234,7 +264,7 @@ fn begin(open: OpenPrimary, address: Option<&str>, expiring: &Expiring) -> Resul
     }
     let epoch = db.transaction().commit(Durability::Os)?.epoch;
     let partitions = ArcSwap::default();
-    Ok(Primary { db, epoch, partitions, proven: Mutex::new(None), shipping })
+    Ok(Primary { db, epoch, partitions, owner, proven: Mutex::new(None), shipping })
 }
 
 impl Primary {
@@ -250,6 +280,12 @@ impl Primary {
         }
         let opened = if creates { self.db.partition(name) } else { self.db.open_partition(name) };
         found(opened, name, &self.partitions)
+    }
+
+    /// Makes the partition `name`.
+    pub(crate) fn created(&self, name: &str) -> Result<Partition, Failure> {
+        let created = self.partition(name, true)?;
+        created.ok_or_else(|| Failure::error(format!("partition {name:?} was dropped")))
     }
 
     /// Returns whether all of `token` is in this history. `may_wait` allows to read files for it.
@@ -276,8 +312,40 @@ impl Primary {
 }
 
 impl Reader {
-    fn new(secondary: Secondary, expiring: &Arc<Expiring>) -> Reader {
-        Reader { secondary, partitions: ArcSwap::default(), expiring: expiring.clone() }
+    fn new(secondary: Secondary, expiring: &Arc<Expiring>, shard: Option<String>) -> Reader {
+        Reader {
+            secondary,
+            partitions: ArcSwap::default(),
+            expiring: expiring.clone(),
+            is_shard: AtomicBool::new(shard.is_some()),
+            shard,
+            record: Mutex::new(None),
+        }
+    }
+
+    /// Returns the slots of the primary at this level; `None` if it is no shard.
+    pub(crate) fn record(&self, level: Level, wait: Duration) -> Result<Option<Arc<Record>>> {
+        if !self.is_shard.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let stored = match self.secondary.partition(NOTES) {
+            Err(error) if error.kind() == ErrorKind::PartitionNotFound => None,
+            notes => notes?.get_with(ENTRY, &ReadOptions::new(level).wait(wait))?,
+        };
+        self.decoded(stored)
+    }
+
+    fn decoded(&self, stored: Option<Slice>) -> Result<Option<Arc<Record>>> {
+        let mut known = self.record.lock();
+        if let (Some((bytes, record)), Some(stored)) = (&*known, &stored)
+            && bytes[..] == stored[..]
+        {
+            return Ok(Some(record.clone()));
+        }
+        let decoded = stored.as_ref().map(|bytes| Record::decode(bytes)).transpose()?;
+        let record = named(decoded, self.shard.as_deref())?.map(Arc::new);
+        *known = stored.zip(record.clone());
+        Ok(record)
     }
 
     /// Learns which partitions have expiry.
@@ -288,8 +356,12 @@ impl Reader {
         };
         // The newest that is there. A partition that is known may be older than its note.
         let newest = ReadOptions::new(Level::Strong).wait(Duration::ZERO).on_unmet(OnUnmet::Weaker);
-        for entry in notes.read(&newest)?.prefix(EXPIRES) {
+        let notes = notes.read(&newest)?;
+        for entry in notes.prefix(EXPIRES) {
             self.expiring.add(&entry?.0);
+        }
+        if notes.contains(ENTRY)? {
+            self.is_shard.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -103,6 +103,9 @@ pub struct Options {
     /// Partitions whose entries may expire (`SET` with `EX` or `PX`). A partition gets the rule when a primary begins, so
     /// it has to be empty or written by such a server.
     pub expiring: Vec<String>,
+    /// The name of the shard to which this node belongs. The server refuses keys of slots that the shard does not own, so all
+    /// of them before the first map. Default: none, unless the database has the slots of a shard.
+    pub shard: Option<String>,
     /// Time between two syncs of all partitions of a reader, which the levels 4 and 5 show; `None` for none. Default: 1 s.
     pub follow: Option<Duration>,
     /// The longest that a read waits for its level. Default: 1 s.
@@ -130,6 +133,7 @@ impl Default for Options {
             levels: HashMap::new(),
             predict: false,
             expiring: Vec::new(),
+            shard: None,
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),
             #[cfg(feature = "tls")]

@@ -69,6 +69,13 @@ fn page(shared: &Shared) -> String {
         })
         .collect();
     page.table(&["command", "requests", "errors", "mean time"], &rows);
+    if let Some(record) = shared.node.record() {
+        page.heading(&format!("Slots of shard {}", record.name));
+        let rows = record.states().map(|(state, slots)| {
+            vec![state.to_owned(), slots.len().to_string(), slots.to_string()]
+        });
+        page.table(&["state", "slots", "ranges"], &rows);
+    }
     page.heading("Partitions");
     match &*shared.node.role() {
         Role::Primary(primary) => of_primary(&mut page, primary),

@@ -1,9 +1,10 @@
 //! [`read`]: a read of one partition at its level, on a primary or on a reader.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::secondary::{Level, OnUnmet, ReadOptions};
-use siltstone::{ErrorKind, Result as EngineResult};
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Target};
+use siltstone::{Commit, ErrorKind, Result as EngineResult};
 
 use crate::failure::{Failure, Patience};
 use crate::level::{Asked, Served, number_of};
@@ -11,22 +12,29 @@ use crate::node::{Primary, Reader, Role};
 use crate::predict::KeyHash;
 use crate::reply::Reply;
 use crate::session::Session;
+use crate::shards::keys::Keys;
+use crate::shards::record::Record;
 use crate::shared::Shared;
 use crate::view::{Source, View};
 
+/// Reads of a reader while slots come and go.
+const ATTEMPTS: usize = 10;
+
 /// The wishes of a read.
-pub(crate) struct Read {
+pub(crate) struct Read<'a> {
     pub(crate) asked: Asked,
     /// It looks several times, and must see one moment.
     pub(crate) is_many: bool,
     pub(crate) patience: Patience,
+    /// Those whose slots must be of this shard.
+    pub(crate) keys: Keys<'a>,
 }
 
 /// Runs `work` on the partition of the session, and notes how it was served. `work` may run again.
 pub(crate) fn read(
     shared: &Shared,
     session: &mut Session,
-    wish: &Read,
+    wish: &Read<'_>,
     mut work: impl FnMut(&mut View<'_>) -> Result<Reply, Failure>,
 ) -> Result<Reply, Failure> {
     let given = session.given_level(shared);
@@ -44,10 +52,10 @@ pub(crate) fn read(
     let role = shared.node.role();
     let (reply, served) = match &*role {
         Role::Primary(primary) => {
-            of_primary(shared, session, primary, wish, (level, may_weaken), &mut work)?
+            owned_by_primary(shared, session, primary, wish, (level, may_weaken), &mut work)?
         }
         Role::Reader(reader) => {
-            of_reader(shared, session, reader, wish, (level, may_weaken), &mut work)?
+            owned_by_reader(shared, session, reader, wish, (level, may_weaken), &mut work)?
         }
     };
     session.read(served);
@@ -78,12 +86,95 @@ pub(crate) fn predicted(
 
 type Work<'a> = dyn FnMut(&mut View<'_>) -> Result<Reply, Failure> + 'a;
 
+/// As [`of_primary`], on slots that the shard owned during the read.
+fn owned_by_primary(
+    shared: &Shared,
+    session: &Session,
+    primary: &Primary,
+    wish: &Read<'_>,
+    level: (Level, bool),
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    let Some(owner) = &primary.owner else {
+        return of_primary(shared, session, primary, wish, level, None, work);
+    };
+    loop {
+        let record = owner.record();
+        wish.keys.check(&record)?;
+        let owned = Some(record.clone());
+        let done = of_primary(shared, session, primary, wish, level, owned, work)?;
+        // A record is never put back. So the slots were of this shard at each moment between the two looks.
+        if Arc::ptr_eq(&record, &owner.record()) {
+            return Ok(done);
+        }
+    }
+}
+
+/// As [`of_reader`], on slots that the shard owned as of the read.
+fn owned_by_reader(
+    shared: &Shared,
+    session: &Session,
+    reader: &Reader,
+    wish: &Read<'_>,
+    (mut level, may_weaken): (Level, bool),
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    let Some(mut used) = reader.record(Level::Eventual, Duration::ZERO)? else {
+        return of_reader(shared, session, reader, wish, (level, may_weaken), None, work);
+    };
+    if wish.patience == Patience::MustNotWait {
+        // It looks at two partitions, and may read again.
+        return Err(Failure::MayWait);
+    }
+    for _ in 0..ATTEMPTS {
+        let is_known = reader.partition(&session.partition)?.is_some();
+        let owned = Some(used.clone());
+        let done = of_reader(shared, session, reader, wish, (level, may_weaken), owned, work)?;
+        let as_of = done.1.as_of;
+        // The slots as of the read or later. Levels 1 and 2 are about the present: the partition may have seen no commit
+        // since the slots were given away. A partition that is not there yet has no commit of its own.
+        let at = match level {
+            _ if !is_known => Level::Strong,
+            Level::Strong | Level::Bounded { .. } if done.1.level < 3 => Level::Strong,
+            _ if as_of.epoch.0 == 0 => Level::Eventual,
+            _ => Level::Session(as_of),
+        };
+        let Some(now) = reader.record(at, shared.options.wait)? else { return Ok(done) };
+        wish.keys.check(&now)?;
+        let is_same = Arc::ptr_eq(&used, &now) || used == now;
+        if is_same && (now.is_whole_at(as_of) || !is_known) {
+            return Ok(done);
+        }
+        if !now.is_whole_at(as_of) {
+            // Slots have come since.
+            match level {
+                Level::Eventual => level = Level::Session(now.since),
+                Level::Session(token) if !newest(token, now.since) => {
+                    level = Level::Session(now.since);
+                }
+                Level::Prefix => {
+                    reader.secondary.sync(Target::Latest)?;
+                }
+                _ => {}
+            }
+        }
+        used = now;
+    }
+    Err(Failure::fixed("TRYAGAIN the slots of this shard change while the read runs"))
+}
+
+/// Returns whether `one` is not before `other`.
+fn newest(one: Commit, other: Commit) -> bool {
+    (one.epoch, one.seq) >= (other.epoch, other.seq)
+}
+
 fn of_primary(
     shared: &Shared,
     session: &Session,
     primary: &Primary,
-    wish: &Read,
+    wish: &Read<'_>,
     (mut level, may_weaken): (Level, bool),
+    owned: Option<Arc<Record>>,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let mut number = number_of(level);
@@ -111,7 +202,7 @@ fn of_primary(
         Some(partition) if wish.is_many => Source::Snapshot(primary.db.snapshot().of(partition)),
         Some(partition) => Source::Live(partition),
     };
-    let mut view = View { source, expiry: shared.expiry_of(&session.partition) };
+    let mut view = View { source, expiry: shared.expiry_of(&session.partition), owned };
     let reply = work(&mut view)?;
     // After the read, so that the fence came after it.
     if primary.db.is_fenced() {
@@ -126,8 +217,9 @@ fn of_reader(
     shared: &Shared,
     session: &Session,
     reader: &Reader,
-    wish: &Read,
+    wish: &Read<'_>,
     (level, may_weaken): (Level, bool),
+    owned: Option<Arc<Record>>,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let may_wait = wish.patience == Patience::MayWait;
@@ -142,7 +234,7 @@ fn of_reader(
     // After it: a reader learns of the expiry with the partition.
     let expiry = shared.expiry_of(&session.partition);
     let Some(partition) = known else {
-        let reply = work(&mut View { source: Source::Nothing, expiry })?;
+        let reply = work(&mut View { source: Source::Nothing, expiry, owned })?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
         let level = number_of(level);
         return Ok((reply, Served { level, as_of, is_primary: false, has_partition: false }));
@@ -154,14 +246,14 @@ fn of_reader(
             is_primary: false,
             has_partition: true,
         };
-        let mut view = View { source: Source::Reading(reading), expiry };
+        let mut view = View { source: Source::Reading(reading), expiry, owned: owned.clone() };
         split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))
     });
     match read {
         Ok(done) => done,
         // The commit of the token is lost. The read has not asked for it: its level was predicted.
         Err(error) if error.kind() == ErrorKind::SessionLost && may_weaken => {
-            of_reader(shared, session, reader, wish, (Level::Eventual, true), work)
+            of_reader(shared, session, reader, wish, (Level::Eventual, true), owned, work)
         }
         Err(error) if error.kind() == ErrorKind::Behind && !may_wait => Err(Failure::MayWait),
         Err(_) if may_weaken && !may_wait => Err(Failure::MayWait),

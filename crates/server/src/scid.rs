@@ -5,14 +5,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use siltstone::secondary::Target;
 
+use crate::commands::{COMMANDS, find};
 use crate::failure::{Failure, Patience};
-use crate::keys::count;
+use crate::keys::{PageOf, count};
 use crate::level::{Asked, Token, Wanted};
 use crate::node::Role;
 use crate::predict::Predictor;
 use crate::reads::{Read, predicted, read};
 use crate::reply::Reply;
 use crate::session::{Session, wanted};
+use crate::shards::commands::{described, set};
+use crate::shards::keys::Keys;
 use crate::shared::Shared;
 use crate::strings::{self, integer};
 use crate::users::Right;
@@ -32,7 +35,8 @@ pub(crate) fn get(
     if asked.predicted.is_none() {
         asked.predicted = predicted(shared, session, &asked, &arguments[0], patience);
     }
-    let wish = Read { asked, is_many: false, patience };
+    let keys = Keys::Of(&COMMANDS[find(b"SCID.GET").ok_or(Failure::SYNTAX)?], arguments);
+    let wish = Read { asked, is_many: false, patience, keys };
     let reply = read(shared, session, &wish, |view| strings::get(view, &arguments[..1]))?;
     // On request only: clients that are made with hiredis do not know attributes, and end the connection.
     match session.last.filter(|_| has_attribute) {
@@ -129,6 +133,30 @@ pub(crate) fn lag(
         lags.push((Reply::text(name), Reply::Map(pairs.collect())));
     }
     Ok(Reply::Map(lags))
+}
+
+/// `SCID.MAP`: the slots of this shard, or nil.
+pub(crate) fn map(shared: &Shared) -> Reply {
+    shared.node.record().map_or(Reply::Nil, |record| described(&record))
+}
+
+/// `SCID.SCAN slots [AFTER key] [MATCH pattern] [COUNT count]`: a page of the keys of these slots, for a router. Replies
+/// with the last key that was looked at, or nil at the end, and the keys.
+pub(crate) fn scan(
+    shared: &Shared,
+    session: &mut Session,
+    arguments: &[Bytes],
+    patience: Patience,
+) -> Result<Reply, Failure> {
+    let slots = set(&arguments[0])?;
+    let page = PageOf::parse(&arguments[1..])?;
+    if page.is_long() && patience == Patience::MustNotWait {
+        return Err(Failure::MayWait);
+    }
+    let keys = Keys::Slots(&slots);
+    let wish = Read { asked: Asked::default(), is_many: true, patience, keys };
+    let most = shared.options.limits.reply_bytes;
+    read(shared, session, &wish, |view| page.run(view, &slots, most))
 }
 
 /// `SCID.PREDICTIONS`: the predictions and the corrections of levels, or nil.

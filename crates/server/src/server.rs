@@ -14,6 +14,7 @@ use crate::http;
 use crate::node::Node;
 use crate::options::Options;
 use crate::place::Place;
+use crate::shards::commands::{Leftover, remove_leftover};
 use crate::shared::Shared;
 use crate::tls::Acceptor;
 
@@ -48,7 +49,9 @@ impl Server {
         let address = front::local(&listener)?;
         let announced = options.announce.clone().unwrap_or_else(|| address.to_string());
         let is_primary = role == Role::Primary;
-        let node = Node::open(place, is_primary, Some(announced), options.expiring.clone())?;
+        let expiring = options.expiring.clone();
+        let shard = options.shard.clone();
+        let node = Node::open(place, is_primary, Some(announced), expiring, shard)?;
         let shared = Arc::new(Shared::new(options, front, node, address));
         let http_address = http.as_ref().map(front::local).transpose()?;
         let accepting = front::accept(shared.front.clone(), listener, {
@@ -64,6 +67,7 @@ impl Server {
         if let Some(interval) = shared.options.follow {
             tasks.push(runtime.spawn(follow(shared.clone(), interval)));
         }
+        tasks.push(runtime.spawn(clean(shared.clone())));
         Ok(Server { shared, http: http_address, tasks, runtime: Some(runtime) })
     }
 
@@ -129,5 +133,23 @@ async fn follow(shared: Arc<Shared>, interval: Duration) {
             Err(_) => Some("it panicked; this is a bug of the server".to_owned()),
         });
         tokio::time::sleep(interval).await;
+    }
+}
+
+/// The time between two looks for entries of slots that were given away.
+const CLEANING: Duration = Duration::from_secs(1);
+
+/// Removes entries of slots that were given away.
+async fn clean(shared: Arc<Shared>) {
+    loop {
+        let node = shared.clone();
+        let cleaned = tokio::task::spawn_blocking(move || {
+            let mut place = Leftover::default();
+            // A failure shows at the next command, and the next look tries again.
+            while !node.front.is_draining() && remove_leftover(&node, &mut place).unwrap_or(false) {
+            }
+        });
+        let _ = cleaned.await;
+        tokio::time::sleep(CLEANING).await;
     }
 }

@@ -9,16 +9,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use siltstone::{Durability, ErrorKind, Partition, Transaction};
+use siltstone::{Commit, Durability, ErrorKind, Partition, Transaction};
 
-use crate::commands::{COMMANDS, Kind};
-use crate::execute::{created, data};
+use crate::commands::{COMMANDS, Kind, find};
+use crate::execute::data;
 use crate::failure::{Failure, Patience};
 use crate::level::Asked;
 use crate::node::{Primary, Role};
 use crate::reads::{Read, read};
 use crate::reply::Reply;
 use crate::session::{Queued, Session};
+use crate::shards::keys::{Keys, keys_of};
 use crate::shared::Shared;
 use crate::strings::too_large;
 use crate::view::{Source, View};
@@ -43,7 +44,13 @@ pub(crate) fn watch(
     }
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
-    session.watch(&shared.options.limits, keys, primary.latest())
+    // The number of the watch is older than the look at the slots, so `EXEC` sees each change of them after it.
+    let now = primary.latest();
+    if let Some(owner) = &primary.owner {
+        let spec = &COMMANDS[find(b"WATCH").ok_or(Failure::SYNTAX)?];
+        Keys::Of(spec, keys).check(&owner.record())?;
+    }
+    session.watch(&shared.options.limits, keys, now)
 }
 
 /// `EXEC`.
@@ -80,7 +87,7 @@ fn commit(
 ) -> Result<Reply, Failure> {
     let writes = queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change);
     let partition = match primary.partition(&session.partition, false)? {
-        None if writes => Some(created(primary, &session.partition)?),
+        None if writes => Some(primary.created(&session.partition)?),
         known => known,
     };
     // What was watched under another primary may have changed.
@@ -89,9 +96,26 @@ fn commit(
     }
     let mut attempt = 0;
     loop {
+        let turn = primary.owner.as_ref().map(|owner| owner.turn(Patience::MayWait)).transpose()?;
+        if let Some(turn) = &turn {
+            let record = turn.record();
+            Keys::Queued(queue, &session.watched).check(&record)?;
+            // A watched slot may have gone and come back, and its key may have changed meanwhile.
+            let mut seen =
+                session.watched.iter().map(|it| Commit { seq: it.seen, epoch: it.epoch });
+            if !seen.all(|seen| record.is_whole_at(seen)) {
+                return Ok(Reply::NilArray);
+            }
+        }
         let mut transaction = watching(primary, session)?;
         let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue)?;
-        match transaction.commit(Durability::Os) {
+        let committed = transaction.commit(Durability::Os);
+        if let Some(turn) = turn {
+            let changes = queue.iter().filter(|it| COMMANDS[it.command].kind == Kind::Change);
+            let keys = changes.flat_map(|it| keys_of(&COMMANDS[it.command], &it.arguments));
+            turn.changed(&session.partition, keys);
+        }
+        match committed {
             Ok(commit) => {
                 // Also of a transaction that only reads: it must not be served by a fenced primary.
                 if primary.db.is_fenced() && !writes {
@@ -143,7 +167,7 @@ fn replies(
             Some(partition) => Source::Transaction(transaction, partition),
             None => Source::Nothing,
         };
-        let mut view = View { source, expiry };
+        let mut view = View { source, expiry, owned: None };
         let done = data(shared, &COMMANDS[*command], &mut view, &session.partition, arguments);
         let reply = match done {
             Ok(reply) => reply,
@@ -172,7 +196,8 @@ fn read_only(shared: &Shared, session: &mut Session, queue: &[Queued]) -> Result
     if queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change) {
         return Err(shared.node.read_only());
     }
-    let wish = Read { asked: Asked::default(), is_many: true, patience: Patience::MayWait };
+    let keys = Keys::Queued(queue, &[]);
+    let wish = Read { asked: Asked::default(), is_many: true, patience: Patience::MayWait, keys };
     let partition = session.partition.clone();
     read(shared, session, &wish, |view| {
         let mut replies = Vec::with_capacity(queue.len());

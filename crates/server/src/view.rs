@@ -8,11 +8,13 @@
 //!    big-endian, 0 for never (the rule of `node.rs`). No read of the engine returns it from this time on.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use siltstone::secondary::Reading;
 use siltstone::{Batch, Cursor, Partition, PartitionSnapshot, Readable, SeqNo, Slice, Transaction};
 
 use crate::failure::Failure;
+use crate::shards::record::Record;
 
 /// Bytes of the time before a value.
 const TIME_BYTES: usize = 8;
@@ -60,6 +62,8 @@ pub(crate) struct View<'a> {
     pub(crate) source: Source<'a>,
     /// The time now, if the entries of the partition expire.
     pub(crate) expiry: Option<u64>,
+    /// The slots of a shard, to which a walk keeps.
+    pub(crate) owned: Option<Arc<Record>>,
 }
 
 impl View<'_> {
@@ -155,6 +159,11 @@ impl View<'_> {
             }
             _ => Err(Failure::fixed("READONLY the command writes, and reads only were prepared")),
         }
+    }
+
+    /// Returns whether a walk shows `key`.
+    pub(crate) fn shows(&self, key: &[u8]) -> bool {
+        self.owned.as_ref().is_none_or(|record| record.owned.has(key))
     }
 
     /// Returns a cursor over all keys; `None` if there is no partition.

@@ -21,6 +21,7 @@ use super::choice::{Need, NodeRole, choose};
 use super::cluster::Cluster;
 use super::item::Item;
 use super::link::{Link, encode};
+use super::outcome::{first_to_repeat, is_moved, is_refusal, named};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
 use crate::commands::Verb;
@@ -54,6 +55,24 @@ impl Client {
         Client { cluster, session, links: HashMap::new(), random: seed }
     }
 
+    pub(super) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Takes over what a session of several shards has in common.
+    pub(super) fn adopt(&mut self, session: &Session) {
+        if self.session.login != session.login {
+            // Another user: each link begins again.
+            let nodes: Vec<usize> = self.links.drain().map(|(node, _)| node).collect();
+            nodes.into_iter().for_each(|node| self.session.lose(node));
+            self.session.login.clone_from(&session.login);
+        }
+        self.session.partition.clone_from(&session.partition);
+        self.session.level = session.level;
+        self.session.policy = session.policy;
+        self.session.is_resp3 = session.is_resp3;
+    }
+
     /// Sends a request, and returns the bytes of its reply in the protocol of Redis.
     pub async fn call<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Bytes {
         let request = request.iter().map(|it| Bytes::copy_from_slice(it.as_ref())).collect();
@@ -65,9 +84,21 @@ impl Client {
     /// Answers requests in their order.
     pub(crate) async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
         let requests = requests.into_iter().filter(|request| !request.is_empty());
-        let mut queue: VecDeque<Item> = requests.map(Item::new).collect();
+        self.answer_items(requests.map(Item::new).collect(), sink).await;
+    }
+
+    /// Answers requests in their order. Returns those from the first one on that a shard refused because of its slots.
+    pub(super) async fn answer_items(
+        &mut self,
+        mut queue: VecDeque<Item>,
+        sink: &mut Sink<'_>,
+    ) -> VecDeque<Item> {
         self.leave(queue.front());
         while let Some(mut item) = queue.pop_front() {
+            if item.moved.is_some() {
+                queue.push_front(item);
+                break;
+            }
             self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
                 None => {
@@ -78,9 +109,10 @@ impl Client {
                 Some(way) => self.forward(item, way, &mut queue, sink).await,
             }
             if self.session.ends || sink.is_broken {
-                return;
+                break;
             }
         }
+        queue
     }
 
     /// Makes the `EXEC` of an open transaction fail: a request of it was not taken.
@@ -271,6 +303,12 @@ impl Client {
                     item.lost_at = Some(node.address.clone());
                     self.session.transaction = before;
                 }
+                Some(reply) if item.is_of_shard && is_moved(reply) => {
+                    item.moved = Some(reply.clone());
+                    if item.is_read() {
+                        item.avoid.push(batch.node);
+                    }
+                }
                 Some(reply) if is_refusal(&item, reply) => {
                     item.refused = Some(reply.clone());
                     if item.is_change() {
@@ -448,46 +486,5 @@ impl Client {
         });
         let nodes: Vec<String> = nodes.collect();
         Failure::Refused(format!("NOTYET no {kind}: {}", nodes.join(", ")).into())
-    }
-}
-
-/// Returns whether a node has refused a request that another node may serve. Nothing was done.
-fn is_refusal(item: &Item, reply: &[u8]) -> bool {
-    let words: &[&str] =
-        if item.is_change() { &["-READONLY "] } else { &["-NOTYET ", "-UNSUPPORTED ", "-CLOSED "] };
-    words.iter().any(|word| reply.starts_with(word.as_bytes()))
-}
-
-/// The first request of a batch that is sent again, with those after it.
-fn first_to_repeat(items: &[(Item, Option<Transaction>)], replies: &[Bytes]) -> usize {
-    let refused = replies.iter().zip(items).position(|(reply, (item, before))| {
-        // The end of a transaction is for its client to repeat.
-        before.is_none() && (item.is_change() || item.is_read()) && is_refusal(item, reply)
-    });
-    let Some(first) = refused else { return replies.len() };
-    let has_effect = items.iter().enumerate().skip(first).any(|(at, (item, _))| {
-        let is_refused = replies.get(at).is_some_and(|reply| is_refusal(item, reply));
-        !(item.is_read() || item.is_change() && is_refused)
-    });
-    if has_effect { replies.len() } else { first }
-}
-
-/// An error of a node names it, unless the request is to blame.
-fn named(address: &str, reply: Bytes) -> Bytes {
-    const OF_NODES: [&str; 8] = [
-        "-READONLY",
-        "-NOTYET",
-        "-SESSIONLOST",
-        "-UNSUPPORTED",
-        "-UNKNOWN",
-        "-CORRUPTION",
-        "-NOSPACE",
-        "-CLOSED",
-    ];
-    match reply.strip_suffix(b"\r\n") {
-        Some(text) if OF_NODES.iter().any(|word| text.starts_with(word.as_bytes())) => {
-            [text, format!(" (node {address})\r\n").as_bytes()].concat().into()
-        }
-        _ => reply,
     }
 }

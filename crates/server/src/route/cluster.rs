@@ -3,7 +3,6 @@
 //! Nodes are asked for their role and position in turns, and what requests experience counts at once. Nothing that is
 //! known here is a guarantee: see [`choose`](super::choice::choose).
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,36 +10,26 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use siltstone::clock::{Clock, SystemClock};
-use siltstone::fs::{Fs, OsFs};
 use siltstone::{Commit, Error, ErrorKind, Result};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::choice::{NodeRole, NodeView, Policy, primary_of};
+use super::counts::{Counts, NodeCounts};
 use super::dialer::Dialer;
-use super::figures::{Counts, NodeCounts};
 use super::link::Link;
+use super::nodes::Nodes;
 use crate::level::Token;
 use crate::predict::Predictor;
 use crate::reply::Reply;
 use crate::tls::Connector;
 
 /// Time between two questions to all nodes.
-const INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 /// The longest time for an answer to one.
-const ANSWER: Duration = Duration::from_secs(1);
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
 /// The usual time of a request counts each one by this part.
 const SMOOTHING: u64 = 8;
-
-/// The nodes of a cluster.
-#[derive(Clone, Debug)]
-pub enum Nodes {
-    /// These addresses.
-    List(Vec<String>),
-    /// The lines of a file, which is read again while the router runs. New nodes are best added at its end. A node that is
-    /// gone from it gets no new request.
-    File(PathBuf),
-}
 
 /// The options of a [`Cluster`].
 #[derive(Clone)]
@@ -182,6 +171,13 @@ fn line_of<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     lines.find_map(|(key, value)| (key == name).then_some(value))
 }
 
+/// The newest commit of a node, by its reply to `INFO`, if it is a primary.
+pub(super) fn primary_position(info: &[u8]) -> Option<Commit> {
+    let known = known(info);
+    let is_primary = matches!(known.role, Some(NodeRole::Primary | NodeRole::BucketPrimary));
+    known.position.filter(|_| is_primary)
+}
+
 /// Reads the reply to `INFO`.
 fn known(info: &[u8]) -> Known {
     let text = String::from_utf8_lossy(info);
@@ -224,16 +220,6 @@ impl Drop for Running {
 const PLACES_KEPT: usize = 512;
 /// The role of a node that is gone from the list.
 const LEAVING: &str = "leaving";
-/// The longest list of nodes.
-const LIST_BYTES_MAX: u64 = 1 << 20;
-
-/// Reads a list of nodes.
-fn read(path: &Path) -> Result<String> {
-    let file = OsFs.open_read(path)?;
-    let mut bytes = vec![0; file.len()?.min(LIST_BYTES_MAX) as usize];
-    let len = file.read_at(0, &mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes[..len.min(bytes.len())]).into_owned())
-}
 
 /// The nodes that requests go to.
 pub struct Cluster {
@@ -254,9 +240,15 @@ impl Cluster {
     /// # Errors
     /// Those of the read of the file; [`ErrorKind::InvalidArgument`] if it names no node. With TLS those of its files.
     pub fn new(options: ClusterOptions) -> Result<Cluster> {
+        let dialer = Arc::new(Dialer::new(connector(&options)?));
+        Cluster::with_dialer(options, dialer)
+    }
+
+    /// As [`Cluster::new`], with a dialer that several clusters share.
+    pub(super) fn with_dialer(options: ClusterOptions, dialer: Arc<Dialer>) -> Result<Cluster> {
         let cluster = Cluster {
             predictor: options.predict.then(Predictor::new),
-            dialer: Arc::new(Dialer::new(connector(&options)?)),
+            dialer,
             options,
             counts: Counts::default(),
             nodes: ArcSwap::default(),
@@ -273,15 +265,7 @@ impl Cluster {
     /// Adds the nodes that are new in the file. Those that are gone get no new request, and keep their places up to
     /// [`PLACES_KEPT`].
     fn reload(&self) -> Result<()> {
-        let addresses = match &self.options.nodes {
-            Nodes::List(addresses) => addresses.clone(),
-            Nodes::File(path) => {
-                let text = read(path)?;
-                let lines = text.lines().map(str::trim);
-                let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-                lines.map(str::to_owned).collect()
-            }
-        };
+        let addresses = self.options.nodes.addresses()?;
         let old = self.nodes.load();
         let mut nodes = Vec::clone(&old);
         if addresses.is_empty() {
@@ -320,12 +304,17 @@ impl Cluster {
     /// Asks the nodes in turns, until the task is aborted.
     pub async fn watch(self: Arc<Cluster>) {
         loop {
-            // A file that cannot be read for a moment changes nothing.
-            let _ = self.reload();
-            self.dialer.look();
-            self.ask().await;
+            self.look().await;
             tokio::time::sleep(INTERVAL).await;
         }
+    }
+
+    /// Reads the list of nodes again, and asks them.
+    pub(super) async fn look(&self) {
+        // A file that cannot be read for a moment changes nothing.
+        let _ = self.reload();
+        self.dialer.look();
+        self.ask().await;
     }
 
     /// Asks all nodes for their roles and positions.
@@ -406,13 +395,13 @@ impl Cluster {
 }
 
 #[cfg(feature = "tls")]
-fn connector(options: &ClusterOptions) -> Result<Option<Connector>> {
+pub(crate) fn connector(options: &ClusterOptions) -> Result<Option<Connector>> {
     options.tls.clone().map(|tls| Connector::open(tls, options.clock.clone())).transpose()
 }
 
 #[cfg(not(feature = "tls"))]
 #[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
-fn connector(_: &ClusterOptions) -> Result<Option<Connector>> {
+pub(crate) fn connector(_: &ClusterOptions) -> Result<Option<Connector>> {
     Ok(None)
 }
 

@@ -2,89 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::choice::{Need, NodeRole};
-use super::cluster::{Cluster, Described};
+use super::backends::Backends;
+use super::choice::NodeRole;
+use super::cluster::Described;
+use super::counts::{KINDS, NodeCounts};
 use super::page::page;
-use crate::exposition::{Exposition, Histogram, count, value};
+use super::shards::Shards;
+use crate::exposition::{Exposition, value};
 use crate::front::Front;
 use crate::http::{Answer, Pages};
 use crate::metrics::{connections, predictions};
 
-/// The kinds of requests: by the level that decides about their node.
-pub(super) const KINDS: [&str; 6] = ["write", "strong", "3", "4", "5", "none"];
-
-/// The kind of a request with this need; those that neither read nor write data themselves, such as `EXEC`, have none.
-fn kind_of(need: Option<Need>) -> usize {
-    match need {
-        Some(Need::Write) => 0,
-        Some(Need::Strong) => 1,
-        Some(Need::Session(_)) => 2,
-        Some(Need::Prefix) => 3,
-        Some(Need::Weak) => 4,
-        None => 5,
-    }
-}
-
-/// The counts of one node.
-#[derive(Debug, Default)]
-pub(crate) struct NodeCounts {
-    /// By kind.
-    latencies: [Histogram; KINDS.len()],
-    errors: AtomicU64,
-    returned: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl NodeCounts {
-    /// Notes the replies to requests that were sent together and took so long.
-    pub(crate) fn answered(&self, needs: &[Option<Need>], replies: &[Bytes], took: Duration) {
-        for (need, reply) in needs.iter().zip(replies) {
-            self.latencies[kind_of(*need)].add(took);
-            if reply.starts_with(b"-") {
-                count(&self.errors);
-            }
-        }
-    }
-
-    /// Notes a request that has to be tried again, or answered without the node.
-    pub(crate) fn returned(&self) {
-        count(&self.returned);
-    }
-
-    /// Notes a connection that ended before its replies.
-    pub(crate) fn lost(&self) {
-        count(&self.lost);
-    }
-
-    /// Requests by kind, errors, returned requests and lost connections.
-    pub(super) fn row(&self) -> impl Iterator<Item = u64> {
-        let others = [&self.errors, &self.returned, &self.lost].map(value);
-        self.latencies.iter().map(Histogram::count).chain(others)
-    }
-
-    fn requests(&self) -> u64 {
-        self.latencies.iter().map(Histogram::count).sum()
-    }
-}
-
-/// The counts of a router over all nodes.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    /// Requests that waited for a node, and those that were refused after that.
-    pub(crate) waits: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    /// Writes without a reply.
-    pub(crate) unknown: AtomicU64,
-}
-
 /// The pages of a router.
 pub(crate) struct RouterPages {
     pub(crate) front: Arc<Front>,
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) nodes: Backends,
 }
 
 impl RouterPages {
@@ -93,16 +26,18 @@ impl RouterPages {
         if self.front.is_draining() {
             return Some("the router ends");
         }
-        let is_up = self.cluster.views().iter().any(|view| view.role.is_some());
-        (!is_up).then_some("no node is up")
+        let clusters = self.nodes.clusters();
+        let is_up = clusters.iter().all(|it| it.views().iter().any(|view| view.role.is_some()));
+        let text = if clusters.len() > 1 { "no node of a shard is up" } else { "no node is up" };
+        (!is_up).then_some(text)
     }
 }
 
 impl Pages for RouterPages {
     fn answer(&self, path: &str) -> Option<Answer> {
         match path {
-            "/" => Some(Answer::page(page(&self.front, &self.cluster, self.unready()))),
-            "/metrics" => Some(Answer::text("200 OK", text(&self.front, &self.cluster))),
+            "/" => Some(Answer::page(page(&self.front, &self.nodes, self.unready()))),
+            "/metrics" => Some(Answer::text("200 OK", text(&self.front, &self.nodes))),
             "/healthz" => Some(Answer::text("200 OK", "ok\n")),
             "/readyz" => Some(Answer::readiness(self.unready())),
             _ => None,
@@ -111,24 +46,40 @@ impl Pages for RouterPages {
 }
 
 /// All metrics, in the text format of Prometheus.
-fn text(front: &Front, cluster: &Cluster) -> String {
+fn text(front: &Front, backends: &Backends) -> String {
     let mut out = Exposition::new("siltstone_router_");
     let is_up = !front.is_draining();
     out.one("up", "gauge", "Whether the router accepts requests.", u8::from(is_up));
     connections(&mut out, front);
-    cluster.dialer.figures(&mut out);
-    let counts = &cluster.counts;
+    backends.clusters()[0].dialer.figures(&mut out);
     let help = "Times that a request waited because no node could serve it.";
-    out.one("waits_total", "counter", help, value(&counts.waits));
+    out.one("waits_total", "counter", help, backends.sum(|counts| &counts.waits));
     let help = "Requests that were refused because no node could serve them.";
-    out.one("refused_requests_total", "counter", help, value(&counts.refused));
+    out.one("refused_requests_total", "counter", help, backends.sum(|counts| &counts.refused));
     let help = "Writes without a reply, which were answered as UNKNOWN.";
-    out.one("unknown_writes_total", "counter", help, value(&counts.unknown));
-    predictions(&mut out, cluster.predictor.as_ref());
-    let nodes = cluster.described();
+    out.one("unknown_writes_total", "counter", help, backends.sum(|counts| &counts.unknown));
+    match backends {
+        Backends::Cluster(cluster) => predictions(&mut out, cluster.predictor.as_ref()),
+        Backends::Shards(shards) => slots(&mut out, shards),
+    }
+    let nodes = backends.described();
     roles(&mut out, &nodes);
     requests(&mut out, &nodes);
     out.into_text()
+}
+
+/// The map of a service of shards.
+fn slots(out: &mut Exposition, shards: &Shards) {
+    let map = shards.map();
+    out.one("map_number", "gauge", "Number of the map of shards.", map.number());
+    let moving = map.moving.as_ref().map_or(0, |moving| moving.slots.len());
+    out.one("moving_slots", "gauge", "Slots that are on their way to another shard.", moving);
+    let help = "Requests that a shard refused because their slots were elsewhere, each time.";
+    out.one("moved_requests_total", "counter", help, value(&shards.moved));
+    out.head("shard_slots", "gauge", "Slots of the shard.");
+    for (place, shard) in map.shards().iter().enumerate() {
+        out.line("shard_slots", &[("shard", &shard.name)], map.slots_of(place).len());
+    }
 }
 
 fn roles(out: &mut Exposition, nodes: &[Described]) {

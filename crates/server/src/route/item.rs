@@ -38,11 +38,26 @@ pub(crate) struct Item {
     /// Nodes that have refused it, and the last refusal.
     pub(crate) avoid: Vec<usize>,
     pub(crate) refused: Option<Bytes>,
+    /// It goes to one of several shards.
+    pub(crate) is_of_shard: bool,
+    /// The refusal of a shard that does not own its slots.
+    pub(crate) moved: Option<Bytes>,
     /// The end of the attempts.
     pub(crate) until: Option<Duration>,
 }
 
 impl Item {
+    /// As [`Item::new`], for a client of shards, whose cursors name no node.
+    pub(crate) fn whole(request: Vec<Bytes>) -> Item {
+        let cursor = request.get(1).cloned();
+        let mut item = Item::new(request);
+        item.is_of_shard = true;
+        if item.walk.take().is_some() {
+            item.request[1] = cursor.unwrap_or_default();
+        }
+        item
+    }
+
     pub(crate) fn new(request: Vec<Bytes>) -> Item {
         let spec = find(&request[0]).map(|at| &COMMANDS[at]);
         let mut item = Item {
@@ -56,6 +71,8 @@ impl Item {
             lost_at: None,
             avoid: Vec::new(),
             refused: None,
+            is_of_shard: false,
+            moved: None,
             until: None,
         };
         match item.verb() {
@@ -129,6 +146,22 @@ impl Item {
         if let Some(Lesson::Read(_, Some(level))) = self.lesson {
             self.predict(level);
         }
+    }
+
+    /// Takes the token of a `SCID.GET` out, for the session. The read is at level 3 then.
+    pub(crate) fn take_token(&mut self) -> Option<Bytes> {
+        if self.verb() != Some(Verb::ScidGet) {
+            return None;
+        }
+        let options = self.request.iter().skip(2).position(|it| it.eq_ignore_ascii_case(b"TOKEN"));
+        let at = options? + 2;
+        let token = self.request.get(at + 1).cloned()?;
+        self.request.drain(at..at + 2);
+        if !self.request.iter().skip(2).any(|it| it.eq_ignore_ascii_case(b"LEVEL")) {
+            self.request.extend([Bytes::from_static(b"LEVEL"), Bytes::from_static(b"3")]);
+        }
+        self.read_options();
+        Some(token)
     }
 
     fn read_cursor(&mut self) {

@@ -34,7 +34,7 @@ pub(crate) struct Link {
     stream: Stream,
     incoming: BytesMut,
     scan: Scan,
-    limit: Duration,
+    pub(super) limit: Duration,
     pub(crate) greeted: Greeted,
 }
 
@@ -118,7 +118,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The search for the end of a reply.
 #[derive(Debug)]
-struct Scan {
+pub(super) struct Scan {
     at: usize,
     /// Parts that are not complete: one, and the items of arrays that began.
     left: u64,
@@ -132,7 +132,7 @@ impl Default for Scan {
 
 impl Scan {
     /// Returns the end of the reply that begins `bytes`; `None` if it is not there yet.
-    fn find(&mut self, bytes: &[u8]) -> Result<Option<usize>, ()> {
+    pub(super) fn find(&mut self, bytes: &[u8]) -> Result<Option<usize>, ()> {
         while self.left > 0 {
             let Some(rest) = bytes.get(self.at..).filter(|rest| !rest.is_empty()) else {
                 return Ok(None);

@@ -1,13 +1,14 @@
 //! The page of a router for people: the nodes, with their roles, levels, lag and health.
 
-use super::cluster::{Cluster, Described};
-use super::figures::KINDS;
-use crate::exposition::value;
+use super::backends::Backends;
+use super::cluster::Described;
+use super::counts::KINDS;
+use super::shards::Shards;
 use crate::front::Front;
 use crate::page::{Page, time};
 
 /// The page; `unready` is the reason why requests should go elsewhere.
-pub(crate) fn page(front: &Front, cluster: &Cluster, unready: Option<&str>) -> String {
+pub(crate) fn page(front: &Front, backends: &Backends, unready: Option<&str>) -> String {
     let mut page = Page::new("siltstone router");
     page.verdict("ready", &unready.map(str::to_owned).into_iter().collect::<Vec<_>>());
     let version = env!("CARGO_PKG_VERSION");
@@ -16,16 +17,18 @@ pub(crate) fn page(front: &Front, cluster: &Cluster, unready: Option<&str>) -> S
         "{} clients of at most {}; strong reads by the policy {}",
         front.client_count(),
         front.limits.clients,
-        cluster.options.policy
+        backends.options().policy
     ));
-    let counts = &cluster.counts;
     page.line(&format!(
         "{} times a request waited for a node, {} requests were refused after that, {} writes have an unknown outcome",
-        value(&counts.waits),
-        value(&counts.refused),
-        value(&counts.unknown)
+        backends.sum(|counts| &counts.waits),
+        backends.sum(|counts| &counts.refused),
+        backends.sum(|counts| &counts.unknown)
     ));
-    let nodes = cluster.described();
+    if let Some(shards) = backends.shards() {
+        shards_table(&mut page, shards);
+    }
+    let nodes = backends.described();
     page.heading("Nodes");
     let columns = ["node", "role", "commit", "lag in operations", "requests now", "usual time"];
     page.table(&columns, &nodes.iter().map(node).collect::<Vec<_>>());
@@ -41,6 +44,27 @@ pub(crate) fn page(front: &Front, cluster: &Cluster, unready: Option<&str>) -> S
         "strong: the levels 1, 2 and AUTO; none: what neither reads nor writes data itself, such as EXEC and INFO",
     );
     page.into_text()
+}
+
+/// The shards, with their slots.
+fn shards_table(page: &mut Page, shards: &Shards) {
+    let map = shards.map();
+    page.heading("Shards");
+    page.line(&format!("map {}; hash slots 0 to 16383", map.number()));
+    if let Some(moving) = &map.moving {
+        page.line(&format!(
+            "slots {} are on their way from {} to {}: {}",
+            moving.slots,
+            map.shards()[moving.from].name,
+            map.shards()[moving.to].name,
+            moving.step.name()
+        ));
+    }
+    let rows = map.shards().iter().enumerate().map(|(place, shard)| {
+        let slots = map.slots_of(place);
+        vec![shard.name.clone(), slots.len().to_string(), slots.to_string(), shard.nodes.join(", ")]
+    });
+    page.table(&["shard", "slots", "ranges", "nodes"], &rows.collect::<Vec<_>>());
 }
 
 fn unknown() -> String {

@@ -10,9 +10,12 @@ use siltstone::Result;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use super::backends::Backends;
 use super::client::Client;
 use super::cluster::Cluster;
 use super::figures::RouterPages;
+use super::sharded::ShardClient;
+use super::shards::Shards;
 use super::sink::{Connection, Sink};
 use crate::budget::Incomplete;
 use crate::exposition::count;
@@ -50,6 +53,46 @@ impl Default for RouterOptions {
     }
 }
 
+/// The client of a connection.
+enum AnyClient {
+    Cluster(Box<Client>),
+    Shards(Box<ShardClient>),
+}
+
+impl AnyClient {
+    fn new(nodes: &Backends, seed: u64) -> AnyClient {
+        match nodes {
+            Backends::Cluster(cluster) => {
+                AnyClient::Cluster(Box::new(Client::new(cluster.clone(), seed)))
+            }
+            Backends::Shards(shards) => {
+                AnyClient::Shards(Box::new(ShardClient::new(shards.clone(), seed)))
+            }
+        }
+    }
+
+    async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
+        match self {
+            AnyClient::Cluster(client) => client.answer(requests, sink).await,
+            AnyClient::Shards(client) => client.answer(requests, sink).await,
+        }
+    }
+
+    async fn refuse_transaction(&mut self) {
+        match self {
+            AnyClient::Cluster(client) => client.refuse_transaction().await,
+            AnyClient::Shards(client) => client.refuse_transaction().await,
+        }
+    }
+
+    fn ends(&self) -> bool {
+        match self {
+            AnyClient::Cluster(client) => client.session.ends,
+            AnyClient::Shards(client) => client.ends(),
+        }
+    }
+}
+
 /// A running router. Dropping it ends it as [`Router::stop`] does.
 pub struct Router {
     front: Arc<Front>,
@@ -75,23 +118,37 @@ impl Router {
     /// [`ErrorKind::Io`](siltstone::ErrorKind::Io) if an address is taken. With TLS those of its files:
     /// [`InvalidArgument`](siltstone::ErrorKind::InvalidArgument) names the file, and what is wrong with it.
     pub fn start_with(cluster: Cluster, options: RouterOptions) -> Result<Router> {
+        Router::begin(Backends::Cluster(Arc::new(cluster)), options)
+    }
+
+    /// Serves a service of shards.
+    ///
+    /// # Errors
+    /// Those of [`Router::start_with`].
+    pub fn start_shards(shards: Shards, options: RouterOptions) -> Result<Router> {
+        Router::begin(Backends::Shards(Arc::new(shards)), options)
+    }
+
+    fn begin(nodes: Backends, options: RouterOptions) -> Result<Router> {
         let runtime = front::runtime("siltstone-route", None)?;
         let listener = front::bound(&runtime, &options.listen)?;
         let pages = options.http.as_deref().map(|at| front::bound(&runtime, at)).transpose()?;
         let address = front::local(&listener)?;
         let http = pages.as_ref().map(front::local).transpose()?;
-        let tls = acceptor(&options, &cluster)?;
+        let tls = acceptor(&options, &nodes)?;
         let front = Arc::new(Front::new(options.limits, tls));
-        let cluster = Arc::new(cluster);
         let accepting = front::accept(front.clone(), listener, {
             let front = front.clone();
-            let cluster = cluster.clone();
-            move |stream| serve(front.clone(), cluster.clone(), stream)
+            let nodes = nodes.clone();
+            move |stream| serve(front.clone(), nodes.clone(), stream)
         });
-        let figures = Arc::new(RouterPages { front: front.clone(), cluster: cluster.clone() });
-        let watching = front::watch(front.clone());
-        let mut tasks =
-            vec![runtime.spawn(accepting), runtime.spawn(cluster.watch()), runtime.spawn(watching)];
+        let figures = Arc::new(RouterPages { front: front.clone(), nodes: nodes.clone() });
+        let watching = match nodes {
+            Backends::Cluster(cluster) => runtime.spawn(cluster.watch()),
+            Backends::Shards(shards) => runtime.spawn(shards.watch()),
+        };
+        let renewing = runtime.spawn(front::watch(front.clone()));
+        let mut tasks = vec![runtime.spawn(accepting), watching, renewing];
         tasks.extend(
             pages.map(|listener| runtime.spawn(http::serve(figures, front.clone(), listener))),
         );
@@ -135,20 +192,20 @@ impl Drop for Router {
 }
 
 #[cfg(feature = "tls")]
-fn acceptor(options: &RouterOptions, cluster: &Cluster) -> Result<Option<Acceptor>> {
-    let clock = cluster.options.clock.clone();
+fn acceptor(options: &RouterOptions, nodes: &Backends) -> Result<Option<Acceptor>> {
+    let clock = nodes.options().clock.clone();
     options.tls.clone().map(|tls| Acceptor::open(tls, clock)).transpose()
 }
 
 #[cfg(not(feature = "tls"))]
 #[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
-fn acceptor(_: &RouterOptions, _: &Cluster) -> Result<Option<Acceptor>> {
+fn acceptor(_: &RouterOptions, _: &Backends) -> Result<Option<Acceptor>> {
     Ok(None)
 }
 
 /// Serves a connection to its end, and returns it.
-async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: Stream) -> Stream {
-    let mut client = Client::new(cluster, front.next_id());
+async fn serve(front: Arc<Front>, nodes: Backends, mut stream: Stream) -> Stream {
+    let mut client = AnyClient::new(&nodes, front.next_id());
     let mut incoming = Incoming::default();
     let mut incomplete = Incomplete::new(front.incomplete.clone());
     let mut is_last = false;
@@ -178,7 +235,7 @@ async fn serve(front: Arc<Front>, cluster: Arc<Cluster>, mut stream: Stream) -> 
 /// Answers all requests that are complete; `false` at the end of the connection.
 async fn answer(
     front: &Front,
-    client: &mut Client,
+    client: &mut AnyClient,
     incoming: &mut Incoming,
     stream: &mut Stream,
 ) -> bool {
@@ -214,7 +271,7 @@ async fn answer(
         if sink.is_broken {
             count(&front.counts.slow);
         }
-        if sink.is_broken || client.session.ends || matches!(next, Next::Broken(_)) {
+        if sink.is_broken || client.ends() || matches!(next, Next::Broken(_)) {
             return false;
         }
         if matches!(next, Next::More) {

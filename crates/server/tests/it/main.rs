@@ -17,6 +17,8 @@ mod roles;
 mod route;
 mod route_linear;
 mod route_session;
+mod shards;
+mod shards_linear;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]

@@ -31,20 +31,20 @@ fn start(folder: &Path, role: Role, address: Option<SocketAddr>) -> Server {
 }
 
 /// The calls of all clients.
-struct Progress {
-    running: AtomicU64,
-    calls: AtomicU64,
+pub(crate) struct Progress {
+    pub(crate) running: AtomicU64,
+    pub(crate) calls: AtomicU64,
 }
 
 impl Progress {
     /// The calls so far; `None` once no client runs.
-    fn calls(&self) -> Option<u64> {
+    pub(crate) fn calls(&self) -> Option<u64> {
         (self.running.load(Ordering::SeqCst) > 0).then(|| self.calls.load(Ordering::SeqCst))
     }
 }
 
 /// A client that runs, until it ends or fails.
-struct Running<'a>(&'a Progress);
+pub(crate) struct Running<'a>(pub(crate) &'a Progress);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -81,7 +81,7 @@ fn disturb(folder: &Path, nodes: &mut [Option<Server>], rng: &mut Rng, progress:
     }
 }
 
-fn promote(node: Option<&Server>) -> String {
+pub(crate) fn promote(node: Option<&Server>) -> String {
     Client::new(node.unwrap()).text("SCID.PROMOTE")
 }
 

@@ -1,0 +1,193 @@
+//! Transactions of a [`ShardClient`]: all keys of one are of one shard.
+//!
+//! `MULTI` names no key. So it is sent with the first request that does, and what came before is kept until then.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::item::Item;
+use super::outcome::is_moved;
+use super::sharded::{ShardClient, after, cross_slot, is_keyless, words};
+use super::sink::Sink;
+use crate::commands::Verb;
+use crate::failure::Failure;
+use crate::reply::Reply;
+
+/// The transaction of a client of shards.
+pub(super) enum Transaction {
+    None,
+    /// After `MULTI`, before the first key. The requests without a key that are queued.
+    Held(Vec<Item>),
+    /// At the shard of this place, from `WATCH` or the first key on.
+    At(usize),
+}
+
+/// Requests of a transaction that are kept before its first key.
+const HELD_MAX: usize = 1_000;
+
+impl ShardClient {
+    /// Returns whether requests are queued for `EXEC`.
+    pub(super) fn is_open(&self) -> bool {
+        match &self.transaction {
+            Transaction::None => false,
+            Transaction::Held(_) => true,
+            Transaction::At(place) => {
+                self.clients.get(place).is_some_and(|client| client.session.is_open())
+            }
+        }
+    }
+
+    /// A request of a transaction.
+    pub(super) async fn transact(&mut self, item: Item, sink: &mut Sink<'_>) {
+        let verb = item.verb();
+        if self.is_apart(&item) {
+            // The map may be older than a move that brought its keys together.
+            self.shards.refresh().await;
+        }
+        let place = match self.place_of(&item) {
+            Ok(place) => place,
+            Err(failure) => return self.refuse(&failure, sink).await,
+        };
+        match std::mem::replace(&mut self.transaction, Transaction::None) {
+            Transaction::None => match verb {
+                Some(Verb::Multi) => {
+                    self.transaction = Transaction::Held(Vec::new());
+                    self.write(&Reply::OK, sink);
+                }
+                Some(Verb::Watch) => self.watch(item, sink).await,
+                Some(Verb::Unwatch) => self.write(&Reply::OK, sink),
+                Some(Verb::Exec) => {
+                    self.write(&Failure::fixed("ERR EXEC without MULTI").reply(), sink);
+                }
+                _ => self.write(&Failure::fixed("ERR DISCARD without MULTI").reply(), sink),
+            },
+            Transaction::Held(held) => self.begin(held, item, place, sink).await,
+            Transaction::At(at) => {
+                self.transaction = Transaction::At(at);
+                if place.is_some_and(|place| place != at) {
+                    return self.refuse(&cross_slot(), sink).await;
+                }
+                self.send(at, vec![item], 0, sink).await;
+            }
+        }
+    }
+
+    /// Returns whether a request has keys of several shards, or of another one than the transaction.
+    fn is_apart(&self, item: &Item) -> bool {
+        match (self.place_of(item), &self.transaction) {
+            (Err(_), _) => true,
+            (Ok(Some(place)), Transaction::At(at)) => place != *at,
+            _ => false,
+        }
+    }
+
+    /// The first request after `MULTI` that decides the shard, or is kept.
+    async fn begin(
+        &mut self,
+        mut held: Vec<Item>,
+        item: Item,
+        place: Option<usize>,
+        sink: &mut Sink<'_>,
+    ) {
+        match item.verb() {
+            Some(Verb::Discard) => return self.write(&Reply::OK, sink),
+            Some(Verb::Multi) => {
+                self.transaction = Transaction::Held(held);
+                let nested = Failure::fixed("ERR MULTI calls can not be nested");
+                return self.write(&nested.reply(), sink);
+            }
+            _ if is_keyless(&item) && held.len() < HELD_MAX => {
+                held.push(item);
+                self.transaction = Transaction::Held(held);
+                return self.write(&Reply::Simple("QUEUED"), sink);
+            }
+            _ => {}
+        }
+        let place = place.unwrap_or(self.last);
+        self.transaction = Transaction::At(place);
+        let mut items = vec![Item::whole(words(&[b"MULTI"]))];
+        items.append(&mut held);
+        let before = items.len();
+        items.push(item);
+        self.send(place, items, before, sink).await;
+    }
+
+    /// Sends requests of the transaction, and passes on the replies after the first `before` ones.
+    async fn send(&mut self, place: usize, items: Vec<Item>, before: usize, sink: &mut Sink<'_>) {
+        let mut private = Sink::new(None);
+        let mut items = VecDeque::from(items);
+        loop {
+            // A transaction is for its client to repeat: a shard's refusal is passed on.
+            items = self.client(place).answer_items(items, &mut private).await;
+            let Some(first) = items.front_mut() else { break };
+            private.out.extend_from_slice(&first.moved.take().unwrap_or_default());
+            items.pop_front();
+        }
+        let replies = after(private.out.freeze(), before);
+        if is_moved(&replies) {
+            // So that its client finds the new owner the next time.
+            self.shards.refresh().await;
+        }
+        sink.out.extend_from_slice(&replies);
+        self.note_end(place);
+    }
+
+    fn note_end(&mut self, place: usize) {
+        let session = self.clients.get(&place).map(|client| &client.session);
+        if session.is_none_or(|session| session.transaction.is_none()) {
+            self.transaction = Transaction::None;
+        }
+    }
+
+    /// `WATCH` without a transaction.
+    async fn watch(&mut self, item: Item, sink: &mut Sink<'_>) {
+        let until = self.until();
+        loop {
+            let place = match self.place_of(&item) {
+                Ok(place) => place.unwrap_or(self.last),
+                Err(failure) => return self.write(&failure.reply(), sink),
+            };
+            let mut private = Sink::new(None);
+            let request = Item::whole(item.request.clone());
+            self.client(place).answer_items(VecDeque::from([request]), &mut private).await;
+            let reply: Bytes = private.out.freeze();
+            if is_moved(&reply) {
+                // Nothing is watched there.
+                self.client(place).session.transaction = None;
+                if self.wait_for_map(until).await || self.shards.now() < until {
+                    continue;
+                }
+            } else {
+                self.transaction = Transaction::At(place);
+                self.note_end(place);
+            }
+            sink.out.extend_from_slice(&reply);
+            return;
+        }
+    }
+
+    /// Refuses a request of the transaction, and with it its `EXEC`.
+    async fn refuse(&mut self, failure: &Failure, sink: &mut Sink<'_>) {
+        self.break_transaction().await;
+        self.write(&failure.reply(), sink);
+    }
+
+    /// Makes the `EXEC` of an open transaction fail.
+    pub(super) async fn break_transaction(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        let place = match self.transaction {
+            Transaction::At(place) => place,
+            _ => {
+                let place = self.last;
+                self.transaction = Transaction::At(place);
+                let mut private = Sink::new(None);
+                self.send(place, vec![Item::whole(words(&[b"MULTI"]))], 0, &mut private).await;
+                place
+            }
+        };
+        self.client(place).refuse_transaction().await;
+    }
+}

@@ -1,0 +1,118 @@
+//! [`Peer`]: the primary of a shard, for a mover, and the parts of its replies.
+
+use bytes::Bytes;
+use resp_rs::resp2::{Frame, parse_frame};
+use siltstone::{Error, ErrorKind};
+use tokio::runtime::Runtime;
+
+use super::map::ShardMap;
+use crate::route::link::Link;
+
+/// The outcome of a step of an attempt.
+pub(super) type Attempt<T> = Result<T, Stop>;
+
+/// The reason why an attempt ended.
+pub(super) enum Stop {
+    /// Another attempt may succeed.
+    Again(String),
+    Final(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Final(error)
+    }
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Error {
+        match stop {
+            Stop::Again(text) => Error::new(ErrorKind::Io, text),
+            Stop::Final(error) => error,
+        }
+    }
+}
+
+pub(super) fn strange(frame: &Frame) -> Stop {
+    let text = format!("{frame:?}");
+    let text: String = text.chars().take(200).collect();
+    Stop::Final(Error::new(ErrorKind::Io, format!("a reply that no shard gives: {text}")))
+}
+
+pub(super) fn items(frame: &Frame) -> Attempt<&[Frame]> {
+    match frame {
+        Frame::Array(Some(items)) => Ok(items),
+        other => Err(strange(other)),
+    }
+}
+
+pub(super) fn bulk(frame: &Frame) -> Attempt<&Bytes> {
+    match frame {
+        Frame::BulkString(Some(bytes)) => Ok(bytes),
+        other => Err(strange(other)),
+    }
+}
+
+pub(super) fn integer(frame: &Frame) -> Attempt<i64> {
+    match frame {
+        Frame::Integer(number) => Ok(*number),
+        other => Err(strange(other)),
+    }
+}
+
+/// A reply in one line: `name=value` for each pair.
+pub(super) fn line(frame: &Frame) -> String {
+    match frame {
+        Frame::BulkString(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Frame::Integer(number) => number.to_string(),
+        Frame::Array(Some(items)) => {
+            let pairs =
+                items.chunks(2).map(|pair| pair.iter().map(line).collect::<Vec<_>>().join("="));
+            pairs.collect::<Vec<_>>().join(" ")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The primary of a shard.
+pub(super) struct Peer<'a> {
+    pub(super) runtime: &'a Runtime,
+    pub(super) link: Link,
+    pub(super) shard: String,
+}
+
+impl Peer<'_> {
+    pub(super) fn call<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Attempt<Frame> {
+        let called = self.runtime.block_on(self.link.call(request));
+        let shard = &self.shard;
+        let reply = called.map_err(|error| Stop::Again(format!("shard {shard}: {error}")))?;
+        let parsed = parse_frame(reply);
+        let (frame, _) = parsed.map_err(|error| Stop::Again(format!("shard {shard}: {error}")))?;
+        let Frame::Error(text) = &frame else { return Ok(frame) };
+        let text = String::from_utf8_lossy(text).into_owned();
+        if text.starts_with("READONLY")
+            || text.starts_with("CLOSED")
+            || text.contains("try it again")
+        {
+            return Err(Stop::Again(format!("shard {shard}: {text}")));
+        }
+        Err(Stop::Final(Error::new(ErrorKind::InvalidArgument, format!("shard {shard}: {text}"))))
+    }
+
+    /// Refuses a node of another shard.
+    pub(super) fn check(&mut self, map: &ShardMap, place: usize) -> Attempt<()> {
+        let said = self.call(&["SCID.MAP"])?;
+        let name = &map.shards[place].name;
+        if let Frame::Array(Some(pairs)) = &said
+            && let [_, Frame::BulkString(Some(found)), ..] = &pairs[..]
+            && found == name.as_bytes()
+        {
+            return Ok(());
+        }
+        let text = format!(
+            "{} is no node of shard {name}: start it with --shard {name}",
+            self.link.address
+        );
+        Err(Stop::Final(Error::new(ErrorKind::InvalidArgument, text)))
+    }
+}
