@@ -278,7 +278,7 @@ pub mod hooks {
         StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes,
         StoredValue, ValueStore, ValueStoreFactory, WhenAbsent,
     };
-    pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
+    pub use lsm_core::types::{EntryKind, FileNo, KeyForm, PartitionId, VALUE_SEED};
 }
 
 /// Large values in chunk files: streams, statistics and options. [`PartitionOptions::large_values`]

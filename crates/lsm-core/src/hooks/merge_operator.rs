@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::catch::HookId;
 use super::{CompactionFilterFactory, HookProvider};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::limits::FORMAT_VALUE_BYTES_MAX;
 use crate::types::KeyForm;
 
@@ -52,6 +52,23 @@ pub trait MergeOperator: Send + Sync + 'static {
     /// Anything, for a value that no operand can be merged into. Reads of the key return it, and jobs keep value and
     /// operands.
     fn merge(&self, key: &[u8], value: &mut Vec<u8>, operand: &[u8]) -> Result<()>;
+
+    /// Changes `value` to the result of it and all `operands`, the oldest first. For an operator whose call costs much
+    /// more than its work, as one in another language does. Default: [`merge`](Self::merge) with one after the other.
+    ///
+    /// # Errors
+    /// Those of [`merge`](Self::merge).
+    fn merge_all(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+        operands: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<()> {
+        for operand in operands {
+            self.merge(key, value, operand)?;
+        }
+        Ok(())
+    }
 }
 
 /// A source of one merge operator.
@@ -122,8 +139,7 @@ impl AttachedOperator {
     /// # Errors
     /// Those of the operator.
     pub fn check(&self, key: &[u8], operand: &[u8]) -> Result<()> {
-        let checked = self.hook.call("check", || self.operator.check(key, operand));
-        checked.map_err(|error| self.blamed(key, &error))
+        self.named("check", key, || self.operator.check(key, operand))
     }
 
     /// Folds `operands`, the oldest first, into `value`, which is older; without it into the first of them. `key` is a
@@ -143,15 +159,12 @@ impl AttachedOperator {
         let mut count = u64::from(value.is_none());
         let mut value = value.unwrap_or_else(|| operands.next().unwrap_or_default().to_vec());
         // One catch for all of them.
-        let folded = self.hook.call("merge", || {
-            for operand in operands {
-                self.operator.merge(key, &mut value, operand)?;
-                count += 1;
-            }
-            Ok(())
+        let folded = self.named("merge", key, || {
+            let counted = &mut operands.inspect(|_| count += 1);
+            self.operator.merge_all(key, &mut value, counted)
         });
         self.folded.fetch_add(count, Ordering::Relaxed);
-        folded.map_err(|error| self.blamed(key, &error))?;
+        folded?;
         if value.len() as u64 > FORMAT_VALUE_BYTES_MAX {
             let what = "length of a merged value";
             return Err(Error::limit(what, value.len() as u64, FORMAT_VALUE_BYTES_MAX).at_key(key));
@@ -159,17 +172,82 @@ impl AttachedOperator {
         Ok(value)
     }
 
-    /// The error with the names of partition, key and operator.
+    /// Makes the call `what`. Its error names partition, key and operator.
+    fn named(&self, what: &str, key: &[u8], code: impl FnOnce() -> Result<()>) -> Result<()> {
+        // Two results: a panic is named already, whatever the kind of an error that was returned.
+        match self.hook.call(what, || Ok(code())) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.blamed(key, &error)),
+            Err(panicked) => {
+                let message = format!("{panicked}, for key \"{}\"", key.escape_ascii());
+                Err(Error::new(panicked.kind(), message))
+            }
+        }
+    }
+
     #[cold]
     fn blamed(&self, key: &[u8], error: &Error) -> Error {
         let HookId { partition, name, .. } = &self.hook;
         let key = key.escape_ascii();
-        let message = match error.kind() {
-            ErrorKind::HookPanicked => format!("{error}, for key \"{key}\""),
-            _ => {
-                format!("partition {partition:?}, key \"{key}\", merge operator {name:?}: {error}")
-            }
-        };
+        let message =
+            format!("partition {partition:?}, key \"{key}\", merge operator {name:?}: {error}");
         Error::new(error.kind(), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Joins all operands in one call, and refuses the operand `no`.
+    struct Joined;
+
+    impl MergeOperator for Joined {
+        fn name(&self) -> &'static str {
+            "joined"
+        }
+
+        fn merge(&self, _key: &[u8], _value: &mut Vec<u8>, _operand: &[u8]) -> Result<()> {
+            unreachable!("the engine calls `merge_all`")
+        }
+
+        fn merge_all(
+            &self,
+            _key: &[u8],
+            value: &mut Vec<u8>,
+            operands: &mut dyn Iterator<Item = &[u8]>,
+        ) -> Result<()> {
+            let all: Vec<&[u8]> = operands.collect();
+            if all.contains(&&b"no"[..]) {
+                return Err(Error::new(ErrorKind::HookPanicked, "refused"));
+            }
+            value.extend(b"<");
+            value.extend(all.concat());
+            value.extend(b">");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_operator_gets_all_operands_in_one_call() {
+        let operator: Arc<dyn MergeOperator> = Arc::new(Joined);
+        let attached = AttachedOperator::new(&"p".into(), &operator, KeyForm::AsGiven).unwrap();
+        let operands = [&b"a"[..], b"b", b"c"];
+        let value = attached.fold(b"k", Some(b"v".to_vec()), operands.into_iter()).unwrap();
+        assert_eq!(value, b"v<abc>");
+        assert_eq!(attached.fold(b"k", None, operands.into_iter()).unwrap(), b"a<bc>");
+        assert_eq!(attached.folded(), 6);
+    }
+
+    #[test]
+    fn an_error_of_any_kind_names_partition_key_and_operator() {
+        let operator: Arc<dyn MergeOperator> = Arc::new(Joined);
+        let attached = AttachedOperator::new(&"p".into(), &operator, KeyForm::AsGiven).unwrap();
+        let operands = [&b"a"[..], b"no"];
+        let refused = attached.fold(b"k", None, operands.into_iter()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::HookPanicked);
+        let text = "partition \"p\", key \"k\", merge operator \"joined\": refused";
+        assert_eq!(refused.to_string(), text);
     }
 }
