@@ -10,8 +10,14 @@
 //   `*error` to an object for siltstone_error_free, and changes no other output.
 // - An object is freed by the function that has `free` in its name, once; NULL is ignored. Objects may be freed in
 //   any order: each keeps what it needs.
-// - Databases, secondaries, partitions, snapshots, values, readers and errors may be used by several threads at once. An iterator, a batch, a
-//   transaction, a writer and options may be used by one thread at a time.
+// - Databases, secondaries, partitions, snapshots, values, readers, errors, resources, backup engines, items of feeds, merge
+//   operators and compaction filters may be used by several threads at once. An iterator, a batch, a transaction, a
+//   writer, a feed and options may be used by one thread at a time.
+// - Hooks are functions of the application that the library calls: merge operators and compaction filters. Any thread may
+//   call them, several at once, so a hook guards what its context points to. A hook returns: it does not throw, and does
+//   not jump out. It may call the functions of its output, and no other function of this header: those that can fail
+//   are refused then with SILTSTONE_INVALID_ARGUMENT, and what a hook frees is freed by another thread. A hook that never
+//   returns keeps its thread, and siltstone_close waits for it. After the fork of a process no hook is called in the child.
 // - A panic inside is the error SILTSTONE_INTERNAL; it never leaves a function.
 // - A child of fork cannot use the objects of its parent: calls fail, and freeing changes nothing.
 
@@ -22,6 +28,36 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+// The kind of what a feed returns.
+typedef enum {
+  // A kind that is newer than this header.
+  SILTSTONE_FEED_UNKNOWN = 0,
+  // A commit.
+  SILTSTONE_FEED_COMMIT = 1,
+  // Sequence numbers that the log lacks: of ingested tables, or of partitions without a log.
+  SILTSTONE_FEED_UNLOGGED = 2,
+  // A partition was dropped. This is no commit and has no number.
+  SILTSTONE_FEED_DROPPED = 3,
+} siltstone_feed_item_kind_t;
+
+// The kind of a change.
+typedef enum {
+  // A kind that is newer than this header.
+  SILTSTONE_CHANGE_UNKNOWN = 0,
+  // The key has the value.
+  SILTSTONE_CHANGE_PUT = 1,
+  // The value is an operand that is merged into that of the key.
+  SILTSTONE_CHANGE_MERGE = 2,
+  // The key is deleted.
+  SILTSTONE_CHANGE_DELETE = 3,
+  // The keys from `key` on and before `stop` are deleted; `stop` is NULL for a range without an end.
+  SILTSTONE_CHANGE_DELETE_RANGE = 4,
+  // All keys of the partition are deleted.
+  SILTSTONE_CHANGE_CLEAR = 5,
+  // The value of the key is known to be damaged.
+  SILTSTONE_CHANGE_DAMAGED = 6,
+} siltstone_change_kind_t;
 
 // The kind of a failure. ErrorKind in the documentation of the Rust crate says what each means, and how to react.
 typedef enum {
@@ -55,7 +91,7 @@ typedef enum {
   SILTSTONE_READ_ONLY = 13,
   // The database was closed, or is that of the parent of this process.
   SILTSTONE_CLOSED = 14,
-  // A hook panicked.
+  // A hook failed or panicked.
   SILTSTONE_HOOK_PANICKED = 15,
   // Code of the library panicked: a bug.
   SILTSTONE_INTERNAL = 16,
@@ -79,6 +115,18 @@ typedef enum {
   SILTSTONE_FENCED = 25,
 } siltstone_error_kind_t;
 
+// The decision of a compaction filter.
+typedef enum {
+  // The entry stays.
+  SILTSTONE_KEEP = 0,
+  // The entry is deleted.
+  SILTSTONE_REMOVE = 1,
+  // The entry gets the value in the output.
+  SILTSTONE_REPLACE = 2,
+  // The filter failed. The job fails, keeps its inputs, and is tried again later.
+  SILTSTONE_FAIL = 3,
+} siltstone_decision_t;
+
 // How new a read of a secondary is. docs/secondary.md describes the levels.
 typedef enum {
   // What the secondary has.
@@ -91,8 +139,17 @@ typedef enum {
   SILTSTONE_LEVEL_STRONG = 3,
 } siltstone_level_t;
 
+// A folder of backups of one database.
+typedef struct siltstone_backup_engine_t siltstone_backup_engine_t;
+
 // Operations that are committed together.
 typedef struct siltstone_batch_t siltstone_batch_t;
+
+// A feed: the commits of a database in their order, each once, as far as they are durable.
+typedef struct siltstone_changes_t siltstone_changes_t;
+
+// A compaction filter of the application.
+typedef struct siltstone_compaction_filter_t siltstone_compaction_filter_t;
 
 // An open database.
 typedef struct siltstone_db_t siltstone_db_t;
@@ -100,8 +157,17 @@ typedef struct siltstone_db_t siltstone_db_t;
 // Why a function failed.
 typedef struct siltstone_error_t siltstone_error_t;
 
+// What a feed returns.
+typedef struct siltstone_feed_item_t siltstone_feed_item_t;
+
+// The bytes, or the failure, that a hook returns. It ends with the call of the hook.
+typedef struct siltstone_hook_output_t siltstone_hook_output_t;
+
 // A cursor over a range. It shows the state of the moment at which it was made.
 typedef struct siltstone_iter_t siltstone_iter_t;
+
+// A merge operator of the application.
+typedef struct siltstone_merge_operator_t siltstone_merge_operator_t;
 
 // Options of an open. They are not stored.
 typedef struct siltstone_options_t siltstone_options_t;
@@ -112,11 +178,17 @@ typedef struct siltstone_partition_t siltstone_partition_t;
 // Options of a partition. They are stored with it.
 typedef struct siltstone_partition_options_t siltstone_partition_options_t;
 
+// A block cache, memory for memtables, threads, a rate of background writes, and open files, which many databases share.
+typedef struct siltstone_resources_t siltstone_resources_t;
+
 // A read-only instance of a database that another process writes.
 typedef struct siltstone_secondary_t siltstone_secondary_t;
 
 // A partition of a secondary.
 typedef struct siltstone_secondary_partition_t siltstone_secondary_partition_t;
+
+// Options of resources. They are not stored.
+typedef struct siltstone_resource_options_t siltstone_resource_options_t;
 
 // The whole database at one moment.
 typedef struct siltstone_snapshot_t siltstone_snapshot_t;
@@ -133,6 +205,24 @@ typedef struct siltstone_reader_t siltstone_reader_t;
 // A value that is written in parts. It is in the database after the commit.
 typedef struct siltstone_writer_t siltstone_writer_t;
 
+// A backup.
+typedef struct {
+  // Its number, from 1 on.
+  uint32_t backup_id;
+  // The seconds since 1970 at which it was made.
+  uint64_t timestamp;
+  // The sequence number of its last commit.
+  uint64_t seq;
+  // The bytes of all its files.
+  uint64_t size;
+  // The bytes that it added to the folder.
+  uint64_t new_bytes;
+  // The number of its files.
+  uint64_t number_files;
+  // The number of partitions without a log, which are as of their last flush.
+  uint64_t unlogged;
+} siltstone_backup_info_t;
+
 // A commit: its place in the history of the database.
 typedef struct {
   // The sequence number of its last operation.
@@ -141,9 +231,134 @@ typedef struct {
   uint32_t epoch;
 } siltstone_commit_t;
 
+// One change of a commit. Its bytes live as long as the item.
+typedef struct {
+  // Its kind.
+  siltstone_change_kind_t kind;
+  // The name of the partition.
+  const char *partition;
+  // The key, or the first key of a range; NULL if it has none.
+  const void *key;
+  // Its length.
+  size_t key_len;
+  // The key before which a range ends, or NULL.
+  const void *stop;
+  // Its length.
+  size_t stop_len;
+  // The value or operand; NULL if there is none, and for a large value: siltstone_feed_item_value reads it.
+  const void *value;
+  // Its length.
+  size_t value_len;
+  // Whether the value is a large value.
+  bool is_large;
+} siltstone_change_t;
+
+// Appends the result of `existing` and of `count` operands, the oldest first, to `output`, and returns true; or false for
+// a failure. `existing` is the value of the key, or an operand that is older than the others: the operator must be
+// associative. Called by any thread, by several at once, and at times while writers wait. The bytes live until it returns.
+typedef bool (*siltstone_merge_fn_t)(void *context,
+                                     const void *key,
+                                     size_t key_len,
+                                     const void *existing,
+                                     size_t existing_len,
+                                     size_t count,
+                                     const void *const *operands,
+                                     const size_t *operand_lens,
+                                     siltstone_hook_output_t *output);
+
+// Ends a context, after the last call of its hook. Called once, by any thread.
+typedef void (*siltstone_destroy_fn_t)(void *context);
+
+// Returns a siltstone_decision_t about an entry that a flush or a compaction is about to write; the new value for
+// SILTSTONE_REPLACE is appended to `output`. `value` is NULL for a large value, which is not read. Called by any thread,
+// and by several at once. The bytes live until it returns.
+typedef uint32_t (*siltstone_filter_fn_t)(void *context,
+                                          const void *key,
+                                          size_t key_len,
+                                          const void *value,
+                                          size_t value_len,
+                                          siltstone_hook_output_t *output);
+
+// The use of resources by all databases together.
+typedef struct {
+  // Open databases that are written to.
+  uint64_t databases;
+  // Threads that run.
+  uint64_t threads;
+  // Memory of the block cache in bytes.
+  uint64_t cache_bytes;
+  // The most that it may take, in bytes.
+  uint64_t cache_bytes_max;
+  // Memory of active memtables, in bytes.
+  uint64_t active_memtable_bytes;
+  // The most that they should have, in bytes.
+  uint64_t write_buffer_bytes;
+  // Memory of memtables that wait for their flush, in bytes.
+  uint64_t sealed_memtable_bytes;
+  // Files that are open for reading.
+  uint64_t open_files;
+  // The maximum of them.
+  uint64_t open_files_max;
+  // The rate of flushes and compactions in bytes a second; 0 is no limit.
+  uint64_t background_bytes_per_second;
+} siltstone_resource_usage_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Opens the folder of backups `dir`, which the first backup makes. Copies, restores and verifies at most
+// `bytes_per_second`; 0 is no limit.
+siltstone_backup_engine_t *siltstone_backup_engine_open(const char *dir,
+                                                        uint64_t bytes_per_second,
+                                                        siltstone_error_t **error);
+
+// Frees a backup engine. The backups stay.
+void siltstone_backup_engine_free(siltstone_backup_engine_t *engine);
+
+// Makes a backup of an open database, while writes continue. `info` may be NULL, here and in the other functions.
+bool siltstone_backup_create(const siltstone_backup_engine_t *engine,
+                             const siltstone_db_t *db,
+                             siltstone_backup_info_t *info,
+                             siltstone_error_t **error);
+
+// Makes a backup of the database in the folder `path`, which another process may write.
+bool siltstone_backup_create_of(const siltstone_backup_engine_t *engine,
+                                const char *path,
+                                siltstone_backup_info_t *info,
+                                siltstone_error_t **error);
+
+// Sets `count` to the number of backups, and fills `infos` with the oldest of them, at most `capacity`.
+bool siltstone_backup_info(const siltstone_backup_engine_t *engine,
+                           siltstone_backup_info_t *infos,
+                           size_t capacity,
+                           size_t *count,
+                           siltstone_error_t **error);
+
+// Reads every file of a backup, or of all backups if `backup_id` is 0, and compares it with its checksums. Sets
+// `damage_count` to the number of damaged files.
+bool siltstone_backup_verify(const siltstone_backup_engine_t *engine,
+                             uint32_t backup_id,
+                             size_t *damage_count,
+                             siltstone_error_t **error);
+
+// Makes a database of a backup, of the newest one if `backup_id` is 0, in the empty folder `into`.
+bool siltstone_backup_restore(const siltstone_backup_engine_t *engine,
+                              uint32_t backup_id,
+                              const char *into,
+                              siltstone_backup_info_t *info,
+                              siltstone_error_t **error);
+
+// Deletes all backups but the newest `keep`, and sets `deleted` to their number.
+bool siltstone_backup_purge_old(const siltstone_backup_engine_t *engine,
+                                size_t keep,
+                                size_t *deleted,
+                                siltstone_error_t **error);
+
+// Deletes a backup, which may be damaged.
+bool siltstone_backup_delete(const siltstone_backup_engine_t *engine,
+                             uint32_t backup_id,
+                             siltstone_error_t **error);
 
 // Returns an empty batch.
 siltstone_batch_t *siltstone_batch_create(const siltstone_db_t *db, siltstone_error_t **error);
@@ -211,6 +426,66 @@ bool siltstone_batch_commit(siltstone_batch_t *batch,
                             siltstone_commit_t *commit,
                             siltstone_error_t **error);
 
+// Returns a feed of the commits after `from_seq`: of all partitions, or of `partition` if it is not NULL; of all keys, or of
+// those with a prefix. docs/changes.md says how long the log keeps commits.
+siltstone_changes_t *siltstone_changes_create(const siltstone_db_t *db,
+                                              uint64_t from_seq,
+                                              const char *partition,
+                                              const void *prefix,
+                                              size_t prefix_len,
+                                              siltstone_error_t **error);
+
+// Returns a feed as siltstone_changes_create does, of the database that a secondary follows.
+siltstone_changes_t *siltstone_secondary_changes_create(const siltstone_secondary_t *secondary,
+                                                        uint64_t from_seq,
+                                                        const char *partition,
+                                                        const void *prefix,
+                                                        size_t prefix_len,
+                                                        siltstone_error_t **error);
+
+// Frees a feed.
+void siltstone_changes_free(siltstone_changes_t *changes);
+
+// Returns the `from_seq` with which another feed goes on.
+uint64_t siltstone_changes_token(const siltstone_changes_t *changes);
+
+// Sets `item` to what comes next, or to NULL if nothing has become durable within `wait_ms`; 0 does not wait. After a
+// failure the next call tries again from the same place. Fails with SILTSTONE_TOO_OLD if the log does not reach back.
+bool siltstone_changes_next(siltstone_changes_t *changes,
+                            uint64_t wait_ms,
+                            siltstone_feed_item_t **item,
+                            siltstone_error_t **error);
+
+// Frees an item, and what it lends.
+void siltstone_feed_item_free(siltstone_feed_item_t *item);
+
+// Returns the kind of an item.
+siltstone_feed_item_kind_t siltstone_feed_item_kind(const siltstone_feed_item_t *item);
+
+// Returns the first sequence number of an item; 0 if it has none.
+uint64_t siltstone_feed_item_first_seq(const siltstone_feed_item_t *item);
+
+// Returns the last sequence number of an item; 0 if it has none.
+uint64_t siltstone_feed_item_seq(const siltstone_feed_item_t *item);
+
+// Returns the name of a dropped partition; NULL for other kinds. It lives as long as the item.
+const char *siltstone_feed_item_partition(const siltstone_feed_item_t *item);
+
+// Returns the number of changes of a commit.
+size_t siltstone_feed_item_count(const siltstone_feed_item_t *item);
+
+// Sets `change` to the change `index` of a commit. Returns false if there is none.
+bool siltstone_feed_item_change(const siltstone_feed_item_t *item,
+                                size_t index,
+                                siltstone_change_t *change);
+
+// Sets `value` to the value or operand of the change `index`; a large value is read now. NULL if there is none, or if a
+// large value is gone: then get the key.
+bool siltstone_feed_item_value(const siltstone_feed_item_t *item,
+                               size_t index,
+                               siltstone_value_t **value,
+                               siltstone_error_t **error);
+
 // Returns the version of the library.
 const char *siltstone_version(void);
 
@@ -229,6 +504,11 @@ void siltstone_db_free(siltstone_db_t *db);
 
 // Writes the memtables of all partitions to tables.
 bool siltstone_flush(const siltstone_db_t *db, siltstone_error_t **error);
+
+// Changes the bytes a second that flushes and compactions write, also of those that run now; 0 is no limit.
+bool siltstone_set_background_bytes_per_second(const siltstone_db_t *db,
+                                               uint64_t bytes,
+                                               siltstone_error_t **error);
 
 // Waits until no background work is left.
 bool siltstone_wait_idle(const siltstone_db_t *db, siltstone_error_t **error);
@@ -286,6 +566,39 @@ const void *siltstone_error_key(const siltstone_error_t *error,
 
 // Frees an error.
 void siltstone_error_free(siltstone_error_t *error);
+
+// Appends bytes to the output of a hook.
+void siltstone_hook_output_append(siltstone_hook_output_t *output, const void *data, size_t len);
+
+// Sets the text of a failure, which the error of the call or job has. The hook still returns that it failed.
+void siltstone_hook_output_fail(siltstone_hook_output_t *output,
+                                const char *message);
+
+// Makes a merge operator. `name` and `params` are stored with partitions. `destroy` may be NULL; it is not called if this
+// function fails. docs/merge-operators.md has the rules for operators.
+siltstone_merge_operator_t *siltstone_merge_operator_create(const char *name,
+                                                            const void *params,
+                                                            size_t params_len,
+                                                            void *context,
+                                                            siltstone_merge_fn_t merge,
+                                                            siltstone_destroy_fn_t destroy,
+                                                            siltstone_error_t **error);
+
+// Frees a merge operator. Options and databases that use it keep what they need.
+void siltstone_merge_operator_free(siltstone_merge_operator_t *operator_);
+
+// Makes a compaction filter. `name` and `params` are stored with partitions. `destroy` may be NULL; it is not called if
+// this function fails. A snapshot that sees an entry keeps it, whatever a filter would decide.
+siltstone_compaction_filter_t *siltstone_compaction_filter_create(const char *name,
+                                                                  const void *params,
+                                                                  size_t params_len,
+                                                                  void *context,
+                                                                  siltstone_filter_fn_t decide,
+                                                                  siltstone_destroy_fn_t destroy,
+                                                                  siltstone_error_t **error);
+
+// Frees a compaction filter. Options and databases that use it keep what they need.
+void siltstone_compaction_filter_free(siltstone_compaction_filter_t *filter);
 
 // Returns an iterator over the keys from `start` on and before `stop`; NULL is no bound. It reads a snapshot that is not
 // NULL, or the present state. It is on no entry at first.
@@ -382,6 +695,21 @@ void siltstone_options_set_compaction_threads(siltstone_options_t *options, size
 // Sets the number of files that stay open for reading. Default: half of the limit of the process.
 void siltstone_options_set_open_files_max(siltstone_options_t *options, size_t files);
 
+// Shares the cache, the memory, the threads, the rate and the open files of `resources`. NULL shares none. Default: none.
+void siltstone_options_set_resources(siltstone_options_t *options,
+                                     const siltstone_resources_t *resources);
+
+// Supplies the code of a merge operator, for partitions that store its name and parameters. May be called several times.
+bool siltstone_options_add_merge_operator(siltstone_options_t *options,
+                                          const siltstone_merge_operator_t *operator_,
+                                          siltstone_error_t **error);
+
+// Supplies the code of a compaction filter, for partitions that store its name and parameters. May be called several
+// times. Without it a partition opens, and keeps what the filter would remove.
+bool siltstone_options_add_compaction_filter(siltstone_options_t *options,
+                                             const siltstone_compaction_filter_t *filter,
+                                             siltstone_error_t **error);
+
 // Returns the default options of a partition.
 siltstone_partition_options_t *siltstone_partition_options_create(void);
 
@@ -433,6 +761,18 @@ bool siltstone_partition_options_set_merge_operator(siltstone_partition_options_
                                                     const void *params,
                                                     size_t params_len,
                                                     siltstone_error_t **error);
+
+// Gives the partition a merge operator of the application. Its name and parameters are stored and never change; later
+// opens need siltstone_options_add_merge_operator.
+bool siltstone_partition_options_use_merge_operator(siltstone_partition_options_t *options,
+                                                    const siltstone_merge_operator_t *operator_,
+                                                    siltstone_error_t **error);
+
+// Adds a compaction filter of the application, after those that were added. The filters of the options replace those
+// of the partition. Later opens need siltstone_options_add_compaction_filter.
+bool siltstone_partition_options_add_compaction_filter(siltstone_partition_options_t *options,
+                                                       const siltstone_compaction_filter_t *filter,
+                                                       siltstone_error_t **error);
 
 // Opens the partition `name`. `options` may be NULL: an existing partition keeps its options, and a new one has the
 // defaults. Other options are stored. Without `create` it must exist.
@@ -531,6 +871,53 @@ bool siltstone_compact(const siltstone_partition_t *partition,
                        size_t stop_len,
                        siltstone_error_t **error);
 
+// Returns the default options of resources.
+siltstone_resource_options_t *siltstone_resource_options_create(void);
+
+// Frees options.
+void siltstone_resource_options_free(siltstone_resource_options_t *options);
+
+// Sets the size of the block cache; 0 turns it off for all. Default: a quarter of the memory of the machine, at most 1 GiB.
+void siltstone_resource_options_set_cache_bytes(siltstone_resource_options_t *options,
+                                                uint64_t bytes);
+
+// Sets the memory for the memtables of all databases. Default: 64 MiB.
+void siltstone_resource_options_set_write_buffer_bytes(siltstone_resource_options_t *options,
+                                                       uint64_t bytes);
+
+// Sets the number of threads that flush, and of those that sync logs. Default: 2.
+void siltstone_resource_options_set_flush_threads(siltstone_resource_options_t *options,
+                                                  size_t threads);
+
+// Sets the number of threads that compact. Default: the number of cores less one.
+void siltstone_resource_options_set_compaction_threads(siltstone_resource_options_t *options,
+                                                       size_t threads);
+
+// Sets the bytes a second that the flushes and compactions of all databases write, 0 for no limit. Default: 0.
+void siltstone_resource_options_set_background_bytes_per_second(siltstone_resource_options_t *options,
+                                                                uint64_t bytes);
+
+// Sets the number of files that stay open for reading. Default: half of the limit of the process.
+void siltstone_resource_options_set_open_files_max(siltstone_resource_options_t *options,
+                                                   size_t files);
+
+// Makes resources. `options` may be NULL. Threads start with the first database.
+siltstone_resources_t *siltstone_resources_create(const siltstone_resource_options_t *options,
+                                                  siltstone_error_t **error);
+
+// Frees resources. Open databases that use them keep what they need.
+void siltstone_resources_free(siltstone_resources_t *resources);
+
+// Changes the bytes a second that flushes and compactions write, also of those that run now; 0 is no limit.
+bool siltstone_resources_set_background_bytes_per_second(const siltstone_resources_t *resources,
+                                                         uint64_t bytes,
+                                                         siltstone_error_t **error);
+
+// Sets `usage` to what all databases together use now.
+bool siltstone_resources_usage(const siltstone_resources_t *resources,
+                               siltstone_resource_usage_t *usage,
+                               siltstone_error_t **error);
+
 // Opens a secondary of the database in the folder `path`. `options` may be NULL; those that are about writing are ignored.
 siltstone_secondary_t *siltstone_secondary_open(const char *path,
                                                 const siltstone_options_t *options,
@@ -576,8 +963,8 @@ siltstone_iter_t *siltstone_secondary_iter_create(const siltstone_secondary_part
                                                   size_t stop_len,
                                                   siltstone_error_t **error);
 
-// Takes the database over from its writer, which is fenced, and opens it for writing. The secondary stays, and is still
-// to be freed.
+// Takes the database over from its writer, which is fenced, and opens it for writing, without hooks of the application:
+// partitions get their merge operators by siltstone_partition_open. The secondary stays, and is still to be freed.
 siltstone_db_t *siltstone_secondary_promote(const siltstone_secondary_t *secondary,
                                             siltstone_error_t **error);
 

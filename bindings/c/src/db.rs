@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 use std::ptr;
+use std::sync::Arc;
 
 use engine::{Durability, Result, SeqNo, VerifyOptions};
 
@@ -46,7 +47,11 @@ pub unsafe extern "C" fn siltstone_open(
                     .error_if_exists(options.error_if_exists)
                     .read_only(options.read_only)
                     .beside_writer(options.beside_writer)
-                    .take_over(options.take_over);
+                    .take_over(options.take_over)
+                    .hooks(Arc::new(options.hooks.clone()));
+                if let Some(resources) = &options.resources {
+                    builder = builder.resources(resources);
+                }
             }
             Ok(give(Db(builder.open()?)))
         })
@@ -86,6 +91,17 @@ unsafe fn with(
 pub unsafe extern "C" fn siltstone_flush(db: *const Db, error: *mut *mut Failure) -> bool {
     // SAFETY: contract 1 of `raw`.
     unsafe { with(db, error, engine::Db::flush) }
+}
+
+/// Changes the bytes a second that flushes and compactions write, also of those that run now; 0 is no limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_set_background_bytes_per_second(
+    db: *const Db,
+    bytes: u64,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contract 1 of `raw`.
+    unsafe { with(db, error, |db| db.set_background_bytes_per_second(bytes)) }
 }
 
 /// Waits until no background work is left.

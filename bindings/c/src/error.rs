@@ -24,7 +24,7 @@ impl Failure {
 }
 
 /// `text` up to its first zero, with one at its end.
-fn c_text(text: &str) -> CString {
+pub(crate) fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()
 }
@@ -63,7 +63,7 @@ pub enum Kind {
     SiltstoneReadOnly = 13,
     /// The database was closed, or is that of the parent of this process.
     SiltstoneClosed = 14,
-    /// A hook panicked.
+    /// A hook failed or panicked.
     SiltstoneHookPanicked = 15,
     /// Code of the library panicked: a bug.
     SiltstoneInternal = 16,

@@ -3,14 +3,16 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use engine::operators::{MergeOperator, ready_made};
+use engine::operators::ready_made;
 use engine::{
     CompactionStyle, Compression, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
     PrefixExtractor, Result,
 };
 
 use crate::error::Failure;
-use crate::raw::{bytes, free, give, guard, object_mut, quietly, text};
+use crate::hooks::{CompactionFilter, MergeOperator, OwnHooks};
+use crate::raw::{bytes, free, give, guard, object, object_mut, quietly, text};
+use crate::resources::Resources;
 
 /// Options of an open. They are not stored.
 #[derive(Clone)]
@@ -21,6 +23,8 @@ pub struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) beside_writer: bool,
     pub(crate) take_over: bool,
+    pub(crate) resources: Option<engine::Resources>,
+    pub(crate) hooks: OwnHooks,
 }
 
 impl Default for OpenOptions {
@@ -32,6 +36,8 @@ impl Default for OpenOptions {
             read_only: false,
             beside_writer: false,
             take_over: false,
+            resources: None,
+            hooks: OwnHooks::default(),
         }
     }
 }
@@ -173,6 +179,54 @@ pub unsafe extern "C" fn siltstone_options_set_open_files_max(
 ) {
     // SAFETY: contracts 1 and 2 of `raw`.
     unsafe { set_open(options, |it| it.engine.open_files_max = files) };
+}
+
+/// Shares the cache, the memory, the threads, the rate and the open files of `resources`. NULL shares none. Default: none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_options_set_resources(
+    options: *mut OpenOptions,
+    resources: *const Resources,
+) {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        let resources = resources.as_ref().map(|resources| resources.0.clone());
+        set_open(options, |it| it.resources = resources);
+    }
+}
+
+/// Supplies the code of a merge operator, for partitions that store its name and parameters. May be called several times.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_options_add_merge_operator(
+    options: *mut OpenOptions,
+    operator: *const MergeOperator,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let operator = object(operator, "operator")?.0.clone();
+            object_mut(options, "options")?.hooks.operators.push(operator);
+            Ok(true)
+        })
+    }
+}
+
+/// Supplies the code of a compaction filter, for partitions that store its name and parameters. May be called several
+/// times. Without it a partition opens, and keeps what the filter would remove.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_options_add_compaction_filter(
+    options: *mut OpenOptions,
+    filter: *const CompactionFilter,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let filter = object(filter, "filter")?.0.clone();
+            object_mut(options, "options")?.hooks.filters.push(filter);
+            Ok(true)
+        })
+    }
 }
 
 /// Returns the default options of a partition.
@@ -327,7 +381,45 @@ pub unsafe extern "C" fn siltstone_partition_options_set_merge_operator(
     }
 }
 
-fn operator(name: &str, params: &[u8]) -> Result<Arc<dyn MergeOperator>> {
+/// Gives the partition a merge operator of the application. Its name and parameters are stored and never change; later
+/// opens need siltstone_options_add_merge_operator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_use_merge_operator(
+    options: *mut PartitionOptions,
+    operator: *const MergeOperator,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let operator = object(operator, "operator")?.0.clone();
+            let options = object_mut(options, "options")?;
+            options.0 = options.0.clone().merge_operator(operator);
+            Ok(true)
+        })
+    }
+}
+
+/// Adds a compaction filter of the application, after those that were added. The filters of the options replace those
+/// of the partition. Later opens need siltstone_options_add_compaction_filter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_add_compaction_filter(
+    options: *mut PartitionOptions,
+    filter: *const CompactionFilter,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let filter = object(filter, "filter")?.0.clone();
+            let options = object_mut(options, "options")?;
+            options.0 = options.0.clone().filter(filter);
+            Ok(true)
+        })
+    }
+}
+
+fn operator(name: &str, params: &[u8]) -> Result<Arc<dyn engine::operators::MergeOperator>> {
     ready_made(name, params).ok_or_else(|| {
         let message = format!("there is no merge operator {name:?} with these parameters");
         Error::new(ErrorKind::InvalidArgument, message)

@@ -8,27 +8,54 @@
 //!    unique.
 //! 3. Objects are boxes. A box is made by [`give`], and ended by [`free`] alone.
 //! 4. Nothing that is lent to a caller outlives what owns it: the header says for each function until when.
+//! 5. A function of the caller may be called from any thread, and from several at once, with its context, until its
+//!    destructor is called. It returns: it does not unwind, and does not jump out.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::slice;
+use std::thread;
 
 use engine::{Error, ErrorKind, Result};
 
 use crate::error::Failure;
 
-/// Runs `call`; a failure and a panic go to `error`, and `failed` is returned.
+thread_local! {
+    /// Whether this thread runs a hook of the caller.
+    static IN_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a hook of the caller, within which [`guard`] refuses every call.
+pub fn in_hook<T>(hook: impl FnOnce() -> T) -> T {
+    IN_HOOK.set(true);
+    // It does not unwind, by contract 5.
+    let result = hook();
+    IN_HOOK.set(false);
+    result
+}
+
+/// Runs `call`; a failure and a panic go to `error`, and `failed` is returned. Refuses a call from a hook: a close, a
+/// flush or a write would wait for the very job that waits for the hook.
 ///
 /// # Safety
 /// Contract 1 for `error`.
 pub unsafe fn guard<T>(error: *mut *mut Failure, failed: T, call: impl FnOnce() -> Result<T>) -> T {
     // What a panic leaves inside of the engine is its own concern: its locks have no poison, and each of its calls is
     // whole or not at all.
-    let outcome =
-        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(of_panic(&*panic)));
+    let outcome = match IN_HOOK.get() {
+        false => {
+            catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(of_panic(&*panic)))
+        }
+        true => {
+            let message = "a hook may call no function of siltstone but those of its output";
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        }
+    };
     match outcome {
         Ok(result) => result,
         Err(cause) => {
@@ -62,14 +89,23 @@ pub fn give<T>(object: T) -> *mut T {
 ///
 /// # Safety
 /// Contracts 1 and 3.
-pub unsafe fn free<T>(object: *mut T) {
-    if !object.is_null() {
-        // SAFETY: by contract 3 it was made by `give`, and is freed once.
-        quietly(|| drop(unsafe { Box::from_raw(object) }));
+pub unsafe fn free<T: Send + 'static>(object: *mut T) {
+    if object.is_null() {
+        return;
     }
+    // SAFETY: by contract 3 it was made by `give`, and is freed once.
+    let object = ManuallyDrop::new(unsafe { Box::from_raw(object) });
+    if !IN_HOOK.get() {
+        quietly(|| drop(ManuallyDrop::into_inner(object)));
+        return;
+    }
+    // It may be the last one of its database, whose close waits for the job that calls the hook. Without a thread it
+    // stays for ever, which a hook must expect that frees what it should not.
+    let freeing = thread::Builder::new().name("siltstone-free".to_owned());
+    drop(freeing.spawn(move || quietly(|| drop(ManuallyDrop::into_inner(object)))));
 }
 
-fn null(what: &str) -> Error {
+pub(crate) fn null(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("{what} is NULL"))
 }
 

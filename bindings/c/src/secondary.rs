@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::secondary::{Level, ReadOptions, Target};
@@ -15,7 +16,7 @@ use crate::raw::{bytes, free, give, guard, object, path, range, set, text};
 use crate::value::{Commit, Value};
 
 /// A read-only instance of a database that another process writes.
-pub struct Secondary(engine::secondary::Secondary);
+pub struct Secondary(pub(crate) engine::secondary::Secondary);
 
 /// A partition of a secondary.
 pub struct SecondaryPartition(engine::secondary::SecondaryPartition);
@@ -76,7 +77,11 @@ pub unsafe extern "C" fn siltstone_secondary_open(
         guard(error, ptr::null_mut(), || {
             let mut builder = engine::Db::secondary_builder(self::path(path, "path")?);
             if let Some(options) = options.as_ref() {
-                builder = builder.options(options.engine.clone());
+                let hooks = Arc::new(options.hooks.clone());
+                builder = builder.options(options.engine.clone()).hooks(hooks);
+                if let Some(resources) = &options.resources {
+                    builder = builder.resources(resources);
+                }
             }
             Ok(give(Secondary(builder.open()?)))
         })
@@ -181,8 +186,8 @@ pub unsafe extern "C" fn siltstone_secondary_iter_create(
     }
 }
 
-/// Takes the database over from its writer, which is fenced, and opens it for writing. The secondary stays, and is still
-/// to be freed.
+/// Takes the database over from its writer, which is fenced, and opens it for writing, without hooks of the application:
+/// partitions get their merge operators by siltstone_partition_open. The secondary stays, and is still to be freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_secondary_promote(
     secondary: *const Secondary,

@@ -73,6 +73,16 @@ fn the_test_in_c_passes() {
 }
 
 #[test]
+fn backups_changes_and_resources_work_in_c() {
+    assert_eq!(check("tests/parts.c"), "all checks passed\n");
+}
+
+#[test]
+fn hooks_in_c_are_called() {
+    assert_eq!(check("tests/hooks.c"), "all checks passed\n");
+}
+
+#[test]
 fn the_header_is_one_of_cpp_too() {
     if !is_installed("c++") {
         println!("SKIPPED: there is no compiler of C++");
