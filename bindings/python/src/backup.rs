@@ -8,6 +8,7 @@ use siltstone::backup::{BackupInfo, PurgeSummary};
 
 use crate::db::Db;
 use crate::error::Result;
+use crate::hooks::Outside;
 
 /// A folder of backups.
 #[pyclass(frozen, module = "siltstone")]
@@ -40,26 +41,26 @@ impl BackupEngine {
 
     /// Makes a backup of an open database.
     fn create_backup<'py>(&self, py: Python<'py>, db: &Db) -> Result<Bound<'py, PyDict>> {
-        let made = py.detach(|| self.0.create_backup(&db.inner))?;
+        let made = py.outside(|| self.0.create_backup(&db.inner))??;
         info(py, &made)
     }
 
     /// Makes a backup of a database that another process may write.
     fn create_backup_of<'py>(&self, py: Python<'py>, path: PathBuf) -> Result<Bound<'py, PyDict>> {
-        let made = py.detach(|| self.0.create_backup_of(siltstone::Db::builder(path)))?;
+        let made = py.outside(|| self.0.create_backup_of(siltstone::Db::builder(path)))??;
         info(py, &made)
     }
 
     /// Returns the backups, oldest first.
     fn info<'py>(&self, py: Python<'py>) -> Result<Vec<Bound<'py, PyDict>>> {
-        let backups = py.detach(|| self.0.info())?;
+        let backups = py.outside(|| self.0.info())??;
         backups.iter().map(|backup| info(py, backup)).collect()
     }
 
     /// Compares the files of one backup, or of all, with their checksums.
     #[pyo3(signature = (backup_id = None))]
     fn verify(&self, py: Python<'_>, backup_id: Option<u32>) -> Result<bool> {
-        Ok(py.detach(|| self.0.verify(backup_id))?.is_sound())
+        Ok(py.outside(|| self.0.verify(backup_id))??.is_sound())
     }
 
     /// Makes a database of a backup.
@@ -69,23 +70,23 @@ impl BackupEngine {
         backup_id: u32,
         into: PathBuf,
     ) -> Result<Bound<'py, PyDict>> {
-        let restored = py.detach(|| self.0.restore(backup_id, into))?;
+        let restored = py.outside(|| self.0.restore(backup_id, into))??;
         info(py, &restored)
     }
 
     /// Makes a database of the newest backup.
     fn restore_latest<'py>(&self, py: Python<'py>, into: PathBuf) -> Result<Bound<'py, PyDict>> {
-        let restored = py.detach(|| self.0.restore_latest(into))?;
+        let restored = py.outside(|| self.0.restore_latest(into))??;
         info(py, &restored)
     }
 
     /// Deletes all backups but the newest.
     fn purge_old(&self, py: Python<'_>, keep: usize) -> Result<Vec<u32>> {
-        Ok(purged(&py.detach(|| self.0.purge_old(keep))?))
+        Ok(purged(&py.outside(|| self.0.purge_old(keep))??))
     }
 
     /// Deletes a backup.
     fn delete(&self, py: Python<'_>, backup_id: u32) -> Result<Vec<u32>> {
-        Ok(purged(&py.detach(|| self.0.delete(backup_id))?))
+        Ok(purged(&py.outside(|| self.0.delete(backup_id))??))
     }
 }

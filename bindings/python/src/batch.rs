@@ -8,6 +8,8 @@ use siltstone::{Error, ErrorKind};
 use crate::bytes::{Bytes, range};
 use crate::commit::{Commit, durability, seq_no};
 use crate::error::{Result, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::liveness::Liveness;
 use crate::partition::Partition;
 use crate::stream::ValueWriter;
@@ -18,7 +20,7 @@ pub struct Batch {
     liveness: Liveness,
     sync: bool,
     /// `None` once it is committed or discarded. Held for an operation in memory only.
-    inner: Mutex<Option<siltstone::Batch>>,
+    inner: Held<Mutex<Option<siltstone::Batch>>>,
 }
 
 fn ended() -> Error {
@@ -28,7 +30,7 @@ fn ended() -> Error {
 impl Batch {
     /// Of `batch`.
     pub fn new(liveness: Liveness, batch: siltstone::Batch, sync: bool) -> Batch {
-        Batch { liveness, sync, inner: Mutex::new(Some(batch)) }
+        Batch { liveness, sync, inner: Held::new(Mutex::new(Some(batch))) }
     }
 
     /// Changes the batch.
@@ -38,12 +40,12 @@ impl Batch {
         change: impl FnOnce(siltstone::Batch) -> siltstone::Batch + Send,
     ) -> Result<()> {
         self.liveness.check_process()?;
-        py.detach(|| {
+        py.outside(|| {
             let mut inner = lock(&self.inner);
             let batch = inner.take().ok_or_else(ended)?;
             *inner = Some(change(batch));
             Ok(())
-        })
+        })?
     }
 
     fn take(&self) -> siltstone::Result<siltstone::Batch> {
@@ -133,7 +135,7 @@ impl Batch {
 
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| lock(&self.inner).as_ref().map_or(0, siltstone::Batch::len)))
+        py.outside(|| lock(&self.inner).as_ref().map_or(0, siltstone::Batch::len))
     }
 
     // Or an empty batch would be false, as no one expects of an object.
@@ -146,7 +148,7 @@ impl Batch {
     fn commit(&self, py: Python<'_>, sync: Option<bool>) -> Result<Commit> {
         self.liveness.check_process()?;
         let durability = durability(sync.unwrap_or(self.sync));
-        Ok(py.detach(|| self.take()?.commit(durability))?.into())
+        Ok(py.outside(|| self.take()?.commit(durability))??.into())
     }
 
     /// Commits the operations, or fails where it would have to wait for compactions.
@@ -154,14 +156,15 @@ impl Batch {
     fn try_commit(&self, py: Python<'_>, sync: Option<bool>) -> Result<Commit> {
         self.liveness.check_process()?;
         let durability = durability(sync.unwrap_or(self.sync));
-        Ok(py.detach(|| self.take()?.try_commit(durability))?.into())
+        Ok(py.outside(|| self.take()?.try_commit(durability))??.into())
     }
 
     /// Discards the operations.
-    fn discard(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            py.detach(|| drop(lock(&self.inner).take()));
+    fn discard(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| drop(lock(&self.inner).take()))
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -176,15 +179,14 @@ impl Batch {
         _traceback: Option<Py<PyAny>>,
     ) -> Result<()> {
         if kind.is_some() {
-            self.discard(py);
-            return Ok(());
+            return self.discard(py);
         }
         self.liveness.check_process()?;
         // A batch that the block has committed or discarded itself is done.
-        py.detach(|| {
+        py.outside(|| {
             let batch = lock(&self.inner).take();
             batch.map(|batch| batch.commit(durability(self.sync))).transpose()
-        })?;
+        })??;
         Ok(())
     }
 }

@@ -9,6 +9,8 @@ use siltstone::changes::{ChangedPartition, CommittedBatch, KeyChange, LoggedValu
 
 use crate::bytes::Bytes;
 use crate::error::{Result, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::liveness::Liveness;
 use crate::options::seconds;
 
@@ -16,7 +18,7 @@ use crate::options::seconds;
 #[pyclass(frozen, module = "siltstone")]
 pub struct Changes {
     liveness: Liveness,
-    inner: Mutex<siltstone::changes::Changes>,
+    inner: Held<Mutex<siltstone::changes::Changes>>,
 }
 
 impl Changes {
@@ -33,7 +35,7 @@ impl Changes {
         if let Some(prefix) = prefix {
             changes = changes.with_prefix(prefix);
         }
-        Changes { liveness, inner: Mutex::new(changes) }
+        Changes { liveness, inner: Held::new(Mutex::new(changes)) }
     }
 }
 
@@ -43,20 +45,20 @@ impl Changes {
     #[getter]
     fn token(&self, py: Python<'_>) -> Result<u64> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| lock(&self.inner).token().get()))
+        py.outside(|| lock(&self.inner).token().get())
     }
 
     /// Returns the next item that is durable now.
     fn try_next(&self, py: Python<'_>) -> Result<Option<FeedItem>> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| lock(&self.inner).try_next())?.map(FeedItem::of))
+        Ok(py.outside(|| lock(&self.inner).try_next())??.map(FeedItem::of))
     }
 
     /// Waits for the next item.
     fn wait_next(&self, py: Python<'_>, timeout: f64) -> Result<Option<FeedItem>> {
         self.liveness.check_process()?;
         let timeout = seconds(timeout)?;
-        Ok(py.detach(|| lock(&self.inner).wait_next(timeout))?.map(FeedItem::of))
+        Ok(py.outside(|| lock(&self.inner).wait_next(timeout))??.map(FeedItem::of))
     }
 
     fn __iter__(this: Py<Self>) -> Py<Self> {
@@ -210,6 +212,6 @@ impl Change {
     /// Returns the value of a put, or the operand of a merge.
     fn value<'py>(&self, py: Python<'py>) -> Result<Option<Bound<'py, PyBytes>>> {
         let Some(logged) = &self.logged else { return Ok(bytes(py, self.value.as_ref())) };
-        Ok(bytes(py, py.detach(|| logged.read())?.as_ref()))
+        Ok(bytes(py, py.outside(|| logged.read())??.as_ref()))
     }
 }

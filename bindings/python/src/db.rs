@@ -11,6 +11,8 @@ use crate::bytes::Bytes;
 use crate::changes::Changes;
 use crate::commit::{durability, seq_no};
 use crate::error::Result;
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::liveness::Liveness;
 use crate::options::{open_options, partition_options};
 use crate::partition::Partition;
@@ -21,7 +23,7 @@ use crate::transaction::{Transaction, transact};
 /// An open database.
 #[pyclass(frozen, module = "siltstone")]
 pub struct Db {
-    pub(crate) inner: siltstone::Db,
+    pub(crate) inner: Held<siltstone::Db>,
     pub(crate) liveness: Liveness,
     path: PathBuf,
 }
@@ -40,13 +42,17 @@ pub fn open(py: Python<'_>, path: PathBuf, options: Option<&Bound<'_, PyDict>>) 
 impl Db {
     /// Opens what `builder` describes.
     pub fn open(py: Python<'_>, builder: Builder, path: PathBuf) -> Result<Db> {
-        let inner = py.detach(|| builder.open())?;
-        Ok(Db { inner, liveness: Liveness::new(), path })
+        let inner = py.outside(|| builder.open())??;
+        Ok(Db { inner: Held::new(inner), liveness: Liveness::new(), path })
     }
 
     /// The handle of Python for `inner`.
     fn partition_of(&self, inner: siltstone::Partition) -> Partition {
-        Partition { db: self.inner.clone(), inner, liveness: self.liveness.clone() }
+        Partition {
+            db: Held::new(self.inner.clone()),
+            inner: Held::new(inner),
+            liveness: self.liveness.clone(),
+        }
     }
 }
 
@@ -69,37 +75,37 @@ impl Db {
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Partition> {
         let Some(options) = options.filter(|options| !options.is_empty()) else {
-            let opened = py.detach(|| match create {
+            let opened = py.outside(|| match create {
                 true => self.inner.partition(name),
                 false => self.inner.open_partition(name),
-            })?;
+            })??;
             return Ok(self.partition_of(opened));
         };
         // Over those that are stored, so that an option that the call does not name stays.
-        let stored = py.detach(|| match create && !self.inner.has_partition(name) {
+        let stored = py.outside(|| match create && !self.inner.has_partition(name) {
             true => Ok(siltstone::PartitionOptions::new()),
             false => self.inner.open_partition(name).map(|opened| opened.options()),
-        })?;
+        })??;
         let options = partition_options(stored, options)?;
-        let opened = py.detach(|| self.inner.partition_with(name, options))?;
+        let opened = py.outside(|| self.inner.partition_with(name, options))??;
         Ok(self.partition_of(opened))
     }
 
     /// Returns whether there is a partition of this name.
     fn has_partition(&self, py: Python<'_>, name: &str) -> Result<bool> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.inner.has_partition(name)))
+        py.outside(|| self.inner.has_partition(name))
     }
 
     /// Returns the names of all partitions.
     fn partition_names(&self, py: Python<'_>) -> Result<Vec<String>> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.inner.partition_names()))
+        py.outside(|| self.inner.partition_names())
     }
 
     /// Drops a partition with its data.
     fn drop_partition(&self, py: Python<'_>, name: &str) -> Result<()> {
-        Ok(py.detach(|| self.inner.drop_partition(name))?)
+        Ok(py.outside(|| self.inner.drop_partition(name))??)
     }
 
     /// Returns an empty batch.
@@ -113,7 +119,7 @@ impl Db {
     #[pyo3(signature = (*, sync = false))]
     fn transaction(&self, py: Python<'_>, sync: bool) -> Result<Transaction> {
         self.liveness.check_process()?;
-        let transaction = py.detach(|| self.inner.transaction());
+        let transaction = py.outside(|| self.inner.transaction())?;
         Ok(Transaction::new(self.liveness.clone(), transaction, sync))
     }
 
@@ -136,7 +142,7 @@ impl Db {
     /// Takes a snapshot.
     fn snapshot(&self, py: Python<'_>) -> Result<Snapshot> {
         self.liveness.check_process()?;
-        Ok(Snapshot::new(self.liveness.clone(), py.detach(|| self.inner.snapshot())))
+        Ok(Snapshot::new(self.liveness.clone(), py.outside(|| self.inner.snapshot())?))
     }
 }
 
@@ -160,7 +166,7 @@ impl Db {
     /// Waits until a commit is durable.
     fn wait_durable(&self, py: Python<'_>, seq: u64) -> Result<()> {
         let seq = seq_no(seq)?;
-        Ok(py.detach(|| self.inner.wait_durable(seq))?)
+        Ok(py.outside(|| self.inner.wait_durable(seq))??)
     }
 
     /// Follows the changes after a token.
@@ -173,7 +179,7 @@ impl Db {
         prefix: Option<Bytes<'_>>,
     ) -> Result<Changes> {
         let from = seq_no(from_seq)?;
-        let changes = py.detach(|| self.inner.changes(from))?;
+        let changes = py.outside(|| self.inner.changes(from))??;
         Ok(Changes::new(self.liveness.clone(), changes, partition, prefix))
     }
 
@@ -184,39 +190,44 @@ impl Db {
         Ok(self.inner.is_fenced())
     }
 
+    /// Changes the rate of flushes and compactions.
+    fn set_background_bytes_per_second(&self, py: Python<'_>, bytes: u64) -> Result<()> {
+        Ok(py.outside(|| self.inner.set_background_bytes_per_second(bytes))??)
+    }
+
     /// Writes the memtables to tables.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.flush())?)
+        Ok(py.outside(|| self.inner.flush())??)
     }
 
     /// Waits until no background work is left.
     fn wait_idle(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.wait_idle())?)
+        Ok(py.outside(|| self.inner.wait_idle())??)
     }
 
     /// Copies the database to a folder.
     fn checkpoint(&self, py: Python<'_>, dir: PathBuf) -> Result<u64> {
-        Ok(py.detach(|| self.inner.checkpoint(dir))?.get())
+        Ok(py.outside(|| self.inner.checkpoint(dir))??.get())
     }
 
     /// Returns the statistics.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         self.liveness.check_process()?;
-        to_python(py, &py.detach(|| self.inner.stats()))
+        to_python(py, &py.outside(|| self.inner.stats())?)
     }
 
     /// Returns failures, stalls and the distance to limits.
     fn health<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         self.liveness.check_process()?;
-        to_python(py, &py.detach(|| self.inner.health()))
+        to_python(py, &py.outside(|| self.inner.health())?)
     }
 
     /// Reads every file and reports all damage.
     #[pyo3(signature = (*, bytes_per_second = 0))]
     fn verify<'py>(&self, py: Python<'py>, bytes_per_second: u64) -> Result<Bound<'py, PyDict>> {
-        let report = py.detach(|| {
+        let report = py.outside(|| {
             self.inner.verify(VerifyOptions::new().bytes_per_second(bytes_per_second))
-        })?;
+        })??;
         verify_report(py, &report)
     }
 
@@ -225,11 +236,10 @@ impl Db {
         if self.liveness.is_of_parent() {
             return Ok(self.liveness.check_process()?);
         }
-        // First, so that iterators stop before the engine gives up the lock of the folder.
-        if !self.liveness.close() {
-            return Ok(());
-        }
-        Ok(py.detach(|| self.inner.clone().close())?)
+        Ok(py.outside(|| {
+            // First, so that iterators stop before the engine gives up the lock of the folder.
+            if self.liveness.close() { self.inner.clone().close() } else { Ok(()) }
+        })??)
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

@@ -14,6 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use siltstone::{Error, ErrorKind};
 
+use crate::hooks::take_raised;
+
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -68,6 +70,9 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let value = class.call1((error.to_string(),))?;
     value.setattr("kind", kind)?;
     value.setattr("is_retryable", error.is_retryable())?;
+    if let Some(raised) = take_raised(&error.to_string()) {
+        value.setattr("__cause__", raised.into_value(py))?;
+    }
     if let Some(path) = error.path() {
         value.setattr("file", path.as_os_str())?;
     }

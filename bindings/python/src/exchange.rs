@@ -11,6 +11,7 @@ use siltstone::stream::{StreamExport, StreamFormat, StreamImport, StreamSummary}
 use crate::bytes::{Bytes, range};
 use crate::db::Db;
 use crate::error::{Failure, Result, invalid_argument};
+use crate::hooks::Outside;
 
 /// The bytes that one call of the file moves.
 const PIECE_BYTES: usize = 1 << 18;
@@ -102,13 +103,13 @@ impl Db {
             options = options.partitions(names);
         }
         let mut raised = None;
-        let made = py.detach(|| {
+        let made = py.outside(|| {
             let file = PythonFile { file: &file, raised: &mut raised };
             let mut file = BufWriter::with_capacity(PIECE_BYTES, file);
             let made = self.inner.export_stream(&mut file, &options)?;
             file.flush()?;
             Ok(made)
-        });
+        })?;
         outcome(py, made, raised)
     }
 
@@ -127,10 +128,10 @@ impl Db {
             options = options.partition(name);
         }
         let mut raised = None;
-        let made = py.detach(|| {
+        let made = py.outside(|| {
             let file = PythonFile { file: &file, raised: &mut raised };
             self.inner.import_stream(BufReader::with_capacity(PIECE_BYTES, file), &options)
-        });
+        })?;
         outcome(py, made, raised)
     }
 }

@@ -13,6 +13,8 @@ use siltstone::{Range, Readable, Slice, TransactionRange};
 
 use crate::bytes::{Bytes, KeyBounds, range};
 use crate::error::{Result, invalid_argument, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::liveness::Liveness;
 
 /// The most entries, and the most bytes, of a group. Both keep what a stopped loop has read for nothing small.
@@ -152,7 +154,7 @@ fn directed(
 pub struct EntryIterator {
     liveness: Liveness,
     group_max: usize,
-    walk: Mutex<Walk>,
+    walk: Held<Mutex<Walk>>,
 }
 
 struct Walk {
@@ -176,7 +178,7 @@ impl EntryIterator {
 
     fn grouped(liveness: Liveness, items: Items, group_max: usize) -> EntryIterator {
         let walk = Walk { items: Some(items), group: VecDeque::new(), group_len: 1 };
-        EntryIterator { liveness, group_max, walk: Mutex::new(walk) }
+        EntryIterator { liveness, group_max, walk: Held::new(Mutex::new(walk)) }
     }
 
     /// The next item of the present group, if there is one and no other thread uses the iterator.
@@ -229,22 +231,22 @@ impl EntryIterator {
             Some(item) => Some(item),
             None => {
                 self.liveness.check_process()?;
-                py.detach(|| lock(&self.walk).next(self.group_max))
+                py.outside(|| lock(&self.walk).next(self.group_max))?
             }
         };
         item.map(|item| item?.to_python(py)).transpose()
     }
 
     /// Ends the iterator, and frees what it holds. Later calls of next end the loop.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> Result<()> {
         if self.liveness.is_of_parent() {
-            return;
+            return Ok(());
         }
-        py.detach(|| {
+        py.outside(|| {
             let mut walk = lock(&self.walk);
             walk.items = None;
             walk.group.clear();
-        });
+        })
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -257,7 +259,7 @@ impl EntryIterator {
         _kind: Option<Py<PyAny>>,
         _value: Option<Py<PyAny>>,
         _traceback: Option<Py<PyAny>>,
-    ) {
-        self.close(py);
+    ) -> Result<()> {
+        self.close(py)
     }
 }

@@ -5,11 +5,13 @@
 //! not see.
 //!
 //! Invariants:
-//! 1. Python is released (`detach`) during every call of the engine that may wait: for a lock, for a device or for
+//! 1. Python is released (`Outside::outside`) during every call of the engine that may wait: for a lock, for a device or for
 //!    another thread.
 //! 2. A lock of this crate is only waited for while Python is released, and no code of Python runs under it.
-//! 3. The classes are frozen, and hold no object of Python: two threads may use one, and the garbage collector
-//!    needs no help.
+//! 3. The classes are frozen, and hold no object of Python but the functions of hooks: two threads may use one. A
+//!    function that refers to its own database keeps it, as docs/bindings.md says.
+//! 4. No thread waits for a hook that it runs itself: `outside` refuses each call from a hook, and `Held` moves what a
+//!    hook frees to another thread.
 
 mod backup;
 mod batch;
@@ -19,11 +21,14 @@ mod commit;
 mod db;
 mod error;
 mod exchange;
+mod held;
+mod hooks;
 mod iterator;
 mod liveness;
 mod options;
 mod partition;
 mod report;
+mod resources;
 mod secondary;
 mod snapshot;
 mod stream;
@@ -36,17 +41,24 @@ use pyo3::prelude::*;
 fn _siltstone(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(db::open, module)?)?;
     module.add_function(wrap_pyfunction!(secondary::open_secondary, module)?)?;
+    module.add_function(wrap_pyfunction!(hooks::refuse_hooks, module)?)?;
+    module.add_function(wrap_pyfunction!(hooks::hooks_under_way, module)?)?;
+    module.add_function(wrap_pyfunction!(hooks::hook_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(hooks::forget_hooks, module)?)?;
     module.add_class::<backup::BackupEngine>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<changes::Change>()?;
     module.add_class::<changes::Changes>()?;
     module.add_class::<changes::FeedItem>()?;
     module.add_class::<commit::Commit>()?;
+    module.add_class::<hooks::CompactionFilter>()?;
     module.add_class::<db::Db>()?;
     module.add_class::<iterator::EntryIterator>()?;
+    module.add_class::<hooks::MergeOperator>()?;
     module.add_class::<partition::Partition>()?;
     module.add_class::<partition::Updated>()?;
     module.add_class::<secondary::Reading>()?;
+    module.add_class::<resources::Resources>()?;
     module.add_class::<secondary::Secondary>()?;
     module.add_class::<secondary::SecondaryPartition>()?;
     module.add_class::<snapshot::Snapshot>()?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
+use siltstone::hooks::CompactionFilterFactory;
 use siltstone::operators::{MergeOperator, ready_made};
 use siltstone::{
     Builder, CompactionStyle, Compression, Hooks, LargeValueOptions, MetaHiveOptions, Options,
@@ -16,10 +17,12 @@ use siltstone::{
 
 use crate::bytes::Bytes;
 use crate::error::{Failure, Result, invalid_argument};
+use crate::hooks::{self, SuppliedFilters};
+use crate::resources::Resources;
 
 type Named<'a, 'py> = &'a Bound<'py, PyDict>;
 
-fn unknown(of: &str, name: &str) -> Failure {
+pub fn unknown(of: &str, name: &str) -> Failure {
     PyTypeError::new_err(format!("{of} has no option {name:?}")).into()
 }
 
@@ -34,6 +37,16 @@ pub fn open_options(mut builder: Builder, named: Named<'_, '_>) -> Result<Builde
             "read_only" => builder = builder.read_only(value.extract()?),
             "beside_writer" => builder = builder.beside_writer(value.extract()?),
             "take_over" => builder = builder.take_over(value.extract()?),
+            "merge_operators" => {
+                for operator in merge_operators(&value)? {
+                    builder = builder.merge_operator(operator);
+                }
+            }
+            "compaction_filters" => {
+                let filters = SuppliedFilters(compaction_filters(&value)?);
+                builder = builder.hooks(Arc::new(filters));
+            }
+            "resources" => builder = builder.resources(&resources(&value)?),
             _ => options = engine_option(options, &name, &value)?,
         }
     }
@@ -85,6 +98,10 @@ pub fn partition_options(
             "metahive" => options.hooks(Hooks::new()),
             "large_values" => options.large_values(large_values(&value)?),
             "merge_operator" => options.merge_operator(merge_operator(&value)?),
+            "compaction_filters" => {
+                let filters = compaction_filters(&value)?;
+                filters.into_iter().fold(options, PartitionOptions::filter)
+            }
             "ttl" => {
                 let rule = ttl_rule(value.cast::<PyDict>().map_err(PyErr::from)?)?;
                 options.filter(Arc::new(TtlFilter::stored(&rule)))
@@ -179,7 +196,35 @@ fn fifo(value: &Bound<'_, PyAny>) -> Result<CompactionStyle> {
     Ok(CompactionStyle::Fifo { bytes_max, seconds_max })
 }
 
+/// The code of merge operators, of a sequence of them.
+pub fn merge_operators(value: &Bound<'_, PyAny>) -> Result<Vec<Arc<dyn MergeOperator>>> {
+    let mut operators = Vec::new();
+    for operator in value.try_iter()? {
+        let operator = operator?.cast_into::<hooks::MergeOperator>().map_err(PyErr::from)?;
+        operators.push(operator.get().inner.clone());
+    }
+    Ok(operators)
+}
+
+/// The code of compaction filters, of a sequence of them.
+fn compaction_filters(value: &Bound<'_, PyAny>) -> Result<Vec<Arc<dyn CompactionFilterFactory>>> {
+    let mut filters = Vec::new();
+    for filter in value.try_iter()? {
+        let filter = filter?.cast_into::<hooks::CompactionFilter>().map_err(PyErr::from)?;
+        filters.push(filter.get().inner.clone());
+    }
+    Ok(filters)
+}
+
+/// The resources that a database shares.
+pub fn resources(value: &Bound<'_, PyAny>) -> Result<siltstone::Resources> {
+    Ok(value.cast::<Resources>().map_err(PyErr::from)?.get().inner.clone())
+}
+
 fn merge_operator(value: &Bound<'_, PyAny>) -> Result<Arc<dyn MergeOperator>> {
+    if let Ok(operator) = value.cast::<hooks::MergeOperator>() {
+        return Ok(operator.get().inner.clone());
+    }
     let found = if value.is_instance_of::<PyString>() {
         ready_made(&value.extract::<String>()?, &[])
     } else {

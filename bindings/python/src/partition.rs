@@ -14,6 +14,8 @@ use pyo3::types::{PyBytes, PyDict, PyMemoryView};
 
 use crate::bytes::Bytes;
 use crate::error::Result;
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::iterator::{EntryIterator, Part, Scan, ScanBytes};
 use crate::liveness::Liveness;
 use crate::options::stored_options;
@@ -23,8 +25,8 @@ use crate::value::Value;
 /// A partition: a key space with its own tables and options.
 #[pyclass(frozen, module = "siltstone")]
 pub struct Partition {
-    pub(crate) db: siltstone::Db,
-    pub(crate) inner: siltstone::Partition,
+    pub(crate) db: Held<siltstone::Db>,
+    pub(crate) inner: Held<siltstone::Partition>,
     pub(crate) liveness: Liveness,
 }
 
@@ -43,7 +45,7 @@ impl Partition {
     fn walk(&self, py: Python<'_>, scan: &Scan<'_>, part: Part) -> Result<EntryIterator> {
         let scan = ScanBytes::of(scan, part)?;
         self.liveness.check_process()?;
-        let items = py.detach(|| scan.items(&self.inner));
+        let items = py.outside(|| scan.items(&*self.inner))?;
         Ok(EntryIterator::new(self.liveness.clone(), items))
     }
 }
@@ -66,7 +68,7 @@ impl Partition {
         default: Option<Bound<'py, PyAny>>,
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let key = key.as_ref();
-        let found = py.detach(|| self.inner.get(key))?;
+        let found = py.outside(|| self.inner.get(key))??;
         Ok(found.map(|value| PyBytes::new(py, &value).into_any()).or(default))
     }
 
@@ -77,7 +79,7 @@ impl Partition {
         key: Bytes<'py>,
     ) -> Result<Option<Bound<'py, PyMemoryView>>> {
         let key = key.as_ref();
-        let found = py.detach(|| self.inner.get_ref(key))?;
+        let found = py.outside(|| self.inner.get_ref(key))??;
         found.map(|value| Value::view(py, value)).transpose()
     }
 
@@ -88,13 +90,13 @@ impl Partition {
         keys: Vec<Bytes<'py>>,
     ) -> Result<Vec<Option<Bound<'py, PyBytes>>>> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        Ok(values(py, py.detach(|| self.inner.multi_get(&keys))?))
+        Ok(values(py, py.outside(|| self.inner.multi_get(&keys))??))
     }
 
     /// Returns whether a key exists.
     fn contains(&self, py: Python<'_>, key: Bytes<'_>) -> Result<bool> {
         let key = key.as_ref();
-        Ok(py.detach(|| self.inner.contains(key))?)
+        Ok(py.outside(|| self.inner.contains(key))??)
     }
 
     fn __contains__(&self, py: Python<'_>, key: Bytes<'_>) -> Result<bool> {
@@ -103,7 +105,7 @@ impl Partition {
 
     fn __getitem__<'py>(&self, py: Python<'py>, key: Bytes<'py>) -> Result<Bound<'py, PyBytes>> {
         let bytes = key.as_ref();
-        match py.detach(|| self.inner.get(bytes))? {
+        match py.outside(|| self.inner.get(bytes))?? {
             Some(value) => Ok(PyBytes::new(py, &value)),
             None => Err(PyKeyError::new_err(PyBytes::new(py, bytes).unbind()).into()),
         }
@@ -154,29 +156,29 @@ impl Partition {
 
     /// Returns the first entry.
     fn first<'py>(&self, py: Python<'py>) -> Result<Option<PythonEntry<'py>>> {
-        let entry = py.detach(|| self.inner.first())?;
+        let entry = py.outside(|| self.inner.first())??;
         Ok(entry.map(|(key, value)| (PyBytes::new(py, &key), PyBytes::new(py, &value))))
     }
 
     /// Returns the last entry.
     fn last<'py>(&self, py: Python<'py>) -> Result<Option<PythonEntry<'py>>> {
-        let entry = py.detach(|| self.inner.last())?;
+        let entry = py.outside(|| self.inner.last())??;
         Ok(entry.map(|(key, value)| (PyBytes::new(py, &key), PyBytes::new(py, &value))))
     }
 
     /// Returns about how many keys there are.
     fn len_approx(&self, py: Python<'_>) -> Result<u64> {
-        Ok(py.detach(|| self.inner.len_approx())?)
+        Ok(py.outside(|| self.inner.len_approx())??)
     }
 
     /// Returns the stored options.
     fn options<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        stored_options(py, &py.detach(|| self.inner.options()))
+        stored_options(py, &py.outside(|| self.inner.options())?)
     }
 
     /// Returns the statistics.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
-        to_python(py, &py.detach(|| self.inner.stats()))
+        to_python(py, &py.outside(|| self.inner.stats())?)
     }
 
     fn __repr__(&self) -> String {

@@ -15,9 +15,11 @@ use crate::changes::Changes;
 use crate::commit::{Commit, seq_no};
 use crate::db::Db;
 use crate::error::{Result, invalid_argument, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::iterator::{EntryIterator, Part, Scan, ScanBytes};
 use crate::liveness::Liveness;
-use crate::options::{engine_option, open_options, seconds};
+use crate::options::{engine_option, merge_operators, open_options, resources, seconds};
 use crate::partition::values;
 use crate::report::verify_report;
 use crate::stream::BlobSource;
@@ -29,7 +31,7 @@ pub struct Secondary {
     path: PathBuf,
     liveness: Liveness,
     /// `None` once it is closed.
-    inner: Mutex<Option<siltstone::secondary::Secondary>>,
+    inner: Held<Mutex<Option<siltstone::secondary::Secondary>>>,
 }
 
 /// Opens a secondary of the database in a folder.
@@ -44,16 +46,24 @@ pub fn open_secondary(
     options: Option<&Bound<'_, PyDict>>,
 ) -> Result<Secondary> {
     let mut engine = Options::new();
-    for (name, value) in options.into_iter().flatten() {
-        engine = engine_option(engine, &name.extract::<String>()?, &value)?;
-    }
     let mut builder = siltstone::Db::secondary_builder(&path);
+    for (name, value) in options.into_iter().flatten() {
+        match name.extract::<String>()?.as_str() {
+            "merge_operators" => {
+                for operator in merge_operators(&value)? {
+                    builder = builder.merge_operator(operator);
+                }
+            }
+            "resources" => builder = builder.resources(&resources(&value)?),
+            name => engine = engine_option(engine, name, &value)?,
+        }
+    }
     builder = builder.options(engine).lease(lease).tables_only(tables_only);
     if let Some(bytes) = memtable_bytes_max {
         builder = builder.memtable_bytes_max(bytes);
     }
-    let inner = py.detach(|| builder.open())?;
-    Ok(Secondary { path, liveness: Liveness::new(), inner: Mutex::new(Some(inner)) })
+    let inner = py.outside(|| builder.open())??;
+    Ok(Secondary { path, liveness: Liveness::new(), inner: Held::new(Mutex::new(Some(inner))) })
 }
 
 /// The level of a read.
@@ -102,7 +112,7 @@ fn read_options(of: &Bound<'_, PyAny>, wait: f64, weaker: bool) -> Result<ReadOp
 impl Secondary {
     fn inner(&self, py: Python<'_>) -> Result<siltstone::secondary::Secondary> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| lock(&self.inner).clone().ok_or_else(Error::closed))?)
+        Ok(py.outside(|| lock(&self.inner).clone().ok_or_else(Error::closed))??)
     }
 }
 
@@ -111,14 +121,14 @@ impl Secondary {
     /// Opens a partition.
     fn partition(&self, py: Python<'_>, name: &str) -> Result<SecondaryPartition> {
         let inner = self.inner(py)?;
-        let inner = py.detach(|| inner.partition(name))?;
-        Ok(SecondaryPartition { liveness: self.liveness.clone(), inner })
+        let inner = py.outside(|| inner.partition(name))??;
+        Ok(SecondaryPartition { liveness: self.liveness.clone(), inner: Held::new(inner) })
     }
 
     /// Returns the names of all partitions.
     fn partition_names(&self, py: Python<'_>) -> Result<Vec<String>> {
         let inner = self.inner(py)?;
-        Ok(py.detach(|| inner.partition_names()))
+        py.outside(|| inner.partition_names())
     }
 
     /// Catches up.
@@ -126,7 +136,7 @@ impl Secondary {
     fn sync(&self, py: Python<'_>, to: Option<Bound<'_, PyAny>>) -> Result<Commit> {
         let target = to.as_ref().map_or(Ok(Target::Latest), target)?;
         let inner = self.inner(py)?;
-        Ok(py.detach(|| inner.sync(target))?.into())
+        Ok(py.outside(|| inner.sync(target))??.into())
     }
 
     /// Waits until a commit is visible.
@@ -134,19 +144,19 @@ impl Secondary {
         let token = token.token()?;
         let timeout = seconds(timeout)?;
         let inner = self.inner(py)?;
-        Ok(py.detach(|| inner.wait_for(token, timeout))?)
+        Ok(py.outside(|| inner.wait_for(token, timeout))??)
     }
 
     /// Whether a process of this machine writes the database.
     fn has_live_primary(&self, py: Python<'_>) -> Result<bool> {
         let inner = self.inner(py)?;
-        Ok(py.detach(|| inner.has_live_primary()))
+        py.outside(|| inner.has_live_primary())
     }
 
     /// The memory of its memtables.
     fn memtable_bytes(&self, py: Python<'_>) -> Result<u64> {
         let inner = self.inner(py)?;
-        Ok(py.detach(|| inner.memtable_bytes()))
+        py.outside(|| inner.memtable_bytes())
     }
 
     /// Reads every file and reports all damage.
@@ -154,7 +164,7 @@ impl Secondary {
     fn verify<'py>(&self, py: Python<'py>, bytes_per_second: u64) -> Result<Bound<'py, PyDict>> {
         let inner = self.inner(py)?;
         let report =
-            py.detach(|| inner.verify(VerifyOptions::new().bytes_per_second(bytes_per_second)))?;
+            py.outside(|| inner.verify(VerifyOptions::new().bytes_per_second(bytes_per_second)))??;
         verify_report(py, &report)
     }
 
@@ -169,7 +179,7 @@ impl Secondary {
     ) -> Result<Changes> {
         let from = seq_no(from_seq)?;
         let inner = self.inner(py)?;
-        let changes = py.detach(|| inner.changes(from))?;
+        let changes = py.outside(|| inner.changes(from))??;
         Ok(Changes::new(self.liveness.clone(), changes, partition, prefix))
     }
 
@@ -185,11 +195,14 @@ impl Secondary {
     }
 
     /// Ends the secondary. Files stay as long as partitions and readings of it are referenced.
-    fn close(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            self.liveness.close();
-            py.detach(|| drop(lock(&self.inner).take()));
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| {
+            self.liveness.close();
+            drop(lock(&self.inner).take());
+        })
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -202,8 +215,8 @@ impl Secondary {
         _kind: Option<Py<PyAny>>,
         _value: Option<Py<PyAny>>,
         _traceback: Option<Py<PyAny>>,
-    ) {
-        self.close(py);
+    ) -> Result<()> {
+        self.close(py)
     }
 }
 
@@ -211,7 +224,7 @@ impl Secondary {
 #[pyclass(frozen, module = "siltstone")]
 pub struct SecondaryPartition {
     liveness: Liveness,
-    inner: siltstone::secondary::SecondaryPartition,
+    inner: Held<siltstone::secondary::SecondaryPartition>,
 }
 
 #[pymethods]
@@ -236,7 +249,7 @@ impl SecondaryPartition {
         let options = options_or_eventual(level.as_ref(), wait, weaker)?;
         let key = key.as_ref();
         self.liveness.check_process()?;
-        let found = py.detach(|| self.inner.get_with(key, &options))?;
+        let found = py.outside(|| self.inner.get_with(key, &options))??;
         Ok(found.map(|value| PyBytes::new(py, &value).into_any()).or(default))
     }
 
@@ -251,8 +264,8 @@ impl SecondaryPartition {
     ) -> Result<Reading> {
         let options = options_or_eventual(level.as_ref(), wait, weaker)?;
         self.liveness.check_process()?;
-        let inner = py.detach(|| self.inner.read(&options))?;
-        Ok(Reading { liveness: self.liveness.clone(), inner })
+        let inner = py.outside(|| self.inner.read(&options))??;
+        Ok(Reading { liveness: self.liveness.clone(), inner: Held::new(inner) })
     }
 
     /// Catches this partition up.
@@ -260,7 +273,7 @@ impl SecondaryPartition {
     fn sync(&self, py: Python<'_>, to: Option<Bound<'_, PyAny>>) -> Result<Commit> {
         let target = to.as_ref().map_or(Ok(Target::Latest), target)?;
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.inner.sync(target))?.into())
+        Ok(py.outside(|| self.inner.sync(target))??.into())
     }
 
     /// Sets when the secondary catches up by itself.
@@ -274,7 +287,7 @@ impl SecondaryPartition {
             },
         };
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.inner.follow(follow))?)
+        Ok(py.outside(|| self.inner.follow(follow))??)
     }
 
     /// Waits for a state that is newer than one that was seen.
@@ -282,13 +295,13 @@ impl SecondaryPartition {
         let seen = seen.token()?;
         let timeout = seconds(timeout)?;
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.inner.wait_for_news(seen, timeout))?.map(Commit::from))
+        Ok(py.outside(|| self.inner.wait_for_news(seen, timeout))??.map(Commit::from))
     }
 
     /// Returns how far the partition is from its primary.
     fn lag<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         self.liveness.check_process()?;
-        let lag = py.detach(|| self.inner.lag());
+        let lag = py.outside(|| self.inner.lag())?;
         let dict = PyDict::new(py);
         dict.set_item("operations", lag.operations)?;
         dict.set_item("bytes", lag.bytes)?;
@@ -312,14 +325,14 @@ fn options_or_eventual(
 #[pyclass(frozen, module = "siltstone")]
 pub struct Reading {
     liveness: Liveness,
-    inner: siltstone::secondary::Reading,
+    inner: Held<siltstone::secondary::Reading>,
 }
 
 impl Reading {
     fn walk(&self, py: Python<'_>, scan: &Scan<'_>, part: Part) -> Result<EntryIterator> {
         let scan = ScanBytes::of(scan, part)?;
         self.liveness.check_process()?;
-        let items = py.detach(|| scan.items(&self.inner));
+        let items = py.outside(|| scan.items(&*self.inner))?;
         Ok(EntryIterator::new(self.liveness.clone(), items))
     }
 }
@@ -342,7 +355,7 @@ impl Reading {
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let key = key.as_ref();
         self.liveness.check_process()?;
-        let found = py.detach(|| self.inner.get(key))?;
+        let found = py.outside(|| self.inner.get(key))??;
         Ok(found.map(|value| PyBytes::new(py, &value).into_any()).or(default))
     }
 
@@ -354,7 +367,7 @@ impl Reading {
     ) -> Result<Option<Bound<'py, PyMemoryView>>> {
         let key = key.as_ref();
         self.liveness.check_process()?;
-        let found = py.detach(|| self.inner.get_ref(key))?;
+        let found = py.outside(|| self.inner.get_ref(key))??;
         found.map(|value| Value::view(py, value)).transpose()
     }
 
@@ -366,14 +379,14 @@ impl Reading {
     ) -> Result<Vec<Option<Bound<'py, PyBytes>>>> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         self.liveness.check_process()?;
-        Ok(values(py, py.detach(|| self.inner.multi_get(&keys))?))
+        Ok(values(py, py.outside(|| self.inner.multi_get(&keys))??))
     }
 
     /// Returns whether a key exists.
     fn contains(&self, py: Python<'_>, key: Bytes<'_>) -> Result<bool> {
         let key = key.as_ref();
         self.liveness.check_process()?;
-        Ok(py.detach(|| Readable::contains(&self.inner, key))?)
+        Ok(py.outside(|| Readable::contains(&*self.inner, key))??)
     }
 
     /// Walks over keys and values.
@@ -419,7 +432,7 @@ impl Reading {
     fn open_value(&self, py: Python<'_>, key: Bytes<'_>) -> Result<Option<Py<PyAny>>> {
         let key = key.as_ref();
         self.liveness.check_process()?;
-        let found = py.detach(|| self.inner.open_blob(key))?;
+        let found = py.outside(|| self.inner.open_blob(key))??;
         let blob = found.map(|reader| BlobSource::new(self.liveness.clone(), reader));
         blob.map(|blob| BlobSource::into_file(py, blob)).transpose()
     }

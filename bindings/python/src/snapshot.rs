@@ -9,6 +9,8 @@ use siltstone::{Error, ErrorKind};
 
 use crate::bytes::Bytes;
 use crate::error::{Result, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::iterator::{EntryIterator, Part, Scan, ScanBytes};
 use crate::liveness::Liveness;
 use crate::partition::{Partition, values};
@@ -21,13 +23,17 @@ pub struct Snapshot {
     liveness: Liveness,
     seq: u64,
     /// `None` once it is closed.
-    inner: Mutex<Option<siltstone::Snapshot>>,
+    inner: Held<Mutex<Option<siltstone::Snapshot>>>,
 }
 
 impl Snapshot {
     /// Of `snapshot`.
     pub fn new(liveness: Liveness, snapshot: siltstone::Snapshot) -> Snapshot {
-        Snapshot { liveness, seq: snapshot.seq().get(), inner: Mutex::new(Some(snapshot)) }
+        Snapshot {
+            liveness,
+            seq: snapshot.seq().get(),
+            inner: Held::new(Mutex::new(Some(snapshot))),
+        }
     }
 
     /// Reads from the snapshot while Python is released.
@@ -37,11 +43,11 @@ impl Snapshot {
         read: impl FnOnce(&siltstone::Snapshot) -> siltstone::Result<T> + Send,
     ) -> Result<T> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| {
+        Ok(py.outside(|| {
             // A clone, so that readers do not wait for each other.
             let snapshot = lock(&self.inner).clone();
             read(&snapshot.ok_or_else(|| Error::new(ErrorKind::Closed, "the snapshot is closed"))?)
-        })?)
+        })??)
     }
 
     fn walk(
@@ -164,10 +170,11 @@ impl Snapshot {
     }
 
     /// Ends the snapshot: compactions may remove what only it shows.
-    fn close(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            py.detach(|| drop(lock(&self.inner).take()));
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| drop(lock(&self.inner).take()))
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -180,7 +187,7 @@ impl Snapshot {
         _kind: Option<Py<PyAny>>,
         _value: Option<Py<PyAny>>,
         _traceback: Option<Py<PyAny>>,
-    ) {
-        self.close(py);
+    ) -> Result<()> {
+        self.close(py)
     }
 }

@@ -14,6 +14,8 @@ use siltstone::{Error, ErrorKind};
 use crate::bytes::Bytes;
 use crate::commit::{Commit, durability};
 use crate::error::{Result, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::liveness::Liveness;
 
 fn closed(what: &str) -> Error {
@@ -26,13 +28,17 @@ pub struct BlobSource {
     liveness: Liveness,
     len: u64,
     /// `None` once it is closed.
-    reader: Mutex<Option<Arc<BlobReader>>>,
+    reader: Held<Mutex<Option<Arc<BlobReader>>>>,
 }
 
 impl BlobSource {
     /// Of `reader`.
     pub fn new(liveness: Liveness, reader: BlobReader) -> BlobSource {
-        BlobSource { liveness, len: reader.len(), reader: Mutex::new(Some(Arc::new(reader))) }
+        BlobSource {
+            liveness,
+            len: reader.len(),
+            reader: Held::new(Mutex::new(Some(Arc::new(reader)))),
+        }
     }
 
     /// The file of Python over `blob`.
@@ -70,7 +76,7 @@ impl BlobSource {
         }
         let bytes = PyBytes::new_with(py, count, |bytes| {
             // No other thread has the object yet, so it is filled while they run.
-            let read = py.detach(|| self.reader()?.read_exact_at(offset, bytes));
+            let read = py.outside(|| self.reader()?.read_exact_at(offset, bytes))?;
             read.map_err(|error| crate::error::Failure::from(error).into())
         });
         Ok(bytes?)
@@ -81,15 +87,16 @@ impl BlobSource {
         self.liveness.check_process()?;
         // Not into the buffer itself: other threads may use it while the engine reads.
         let mut bytes = vec![0; buffer.len_bytes()];
-        py.detach(|| self.reader()?.read_exact_at(offset, &mut bytes))?;
+        py.outside(|| self.reader()?.read_exact_at(offset, &mut bytes))??;
         Ok(buffer.copy_from_slice(py, &bytes)?)
     }
 
     /// Frees what the value holds.
-    fn close(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            py.detach(|| drop(lock(&self.reader).take()));
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| drop(lock(&self.reader).take()))
     }
 }
 
@@ -98,19 +105,19 @@ impl BlobSource {
 pub struct ValueWriter {
     liveness: Liveness,
     /// `None` once it is committed, discarded or in a batch.
-    writer: Mutex<Option<BlobWriter>>,
+    writer: Held<Mutex<Option<BlobWriter>>>,
 }
 
 impl ValueWriter {
     /// Of `writer`.
     pub fn new(liveness: Liveness, writer: BlobWriter) -> ValueWriter {
-        ValueWriter { liveness, writer: Mutex::new(Some(writer)) }
+        ValueWriter { liveness, writer: Held::new(Mutex::new(Some(writer))) }
     }
 
     /// Ends the stream, for a batch.
     pub fn finish(&self, py: Python<'_>) -> Result<PendingBlob> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| self.take()?.finish())?)
+        Ok(py.outside(|| self.take()?.finish())??)
     }
 
     fn take(&self) -> siltstone::Result<BlobWriter> {
@@ -124,11 +131,11 @@ impl ValueWriter {
     fn write(&self, py: Python<'_>, data: Bytes<'_>) -> Result<usize> {
         self.liveness.check_process()?;
         let data = data.as_ref();
-        py.detach(|| {
+        py.outside(|| {
             let mut writer = lock(&self.writer);
             let writer = writer.as_mut().ok_or_else(|| closed("stream"))?;
             writer.write_all(data).map_err(Error::from)
-        })?;
+        })??;
         Ok(data.len())
     }
 
@@ -136,7 +143,7 @@ impl ValueWriter {
     #[getter]
     fn written(&self, py: Python<'_>) -> Result<u64> {
         self.liveness.check_process()?;
-        let written = py.detach(|| lock(&self.writer).as_ref().map(BlobWriter::written));
+        let written = py.outside(|| lock(&self.writer).as_ref().map(BlobWriter::written))?;
         Ok(written.ok_or_else(|| closed("stream"))?)
     }
 
@@ -144,15 +151,16 @@ impl ValueWriter {
     #[pyo3(signature = (*, sync = false))]
     fn commit(&self, py: Python<'_>, sync: bool) -> Result<Commit> {
         self.liveness.check_process()?;
-        let commit = py.detach(|| self.take()?.commit(durability(sync)))?;
+        let commit = py.outside(|| self.take()?.commit(durability(sync)))??;
         Ok(commit.into())
     }
 
     /// Discards the value.
-    fn discard(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            py.detach(|| drop(lock(&self.writer).take()));
+    fn discard(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| drop(lock(&self.writer).take()))
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -167,15 +175,14 @@ impl ValueWriter {
         _traceback: Option<Py<PyAny>>,
     ) -> Result<()> {
         if kind.is_some() {
-            self.discard(py);
-            return Ok(());
+            return self.discard(py);
         }
         self.liveness.check_process()?;
         // A stream that the block has committed or discarded itself is done.
-        py.detach(|| {
+        py.outside(|| {
             let writer = lock(&self.writer).take();
             writer.map(|writer| writer.commit(durability(false))).transpose()
-        })?;
+        })??;
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use siltstone::{Error, ErrorKind, TransactOptions};
 use crate::bytes::{Bytes, range};
 use crate::commit::{Commit, durability, seq_no};
 use crate::error::{Failure, Result, lock};
+use crate::held::Held;
+use crate::hooks::Outside;
 use crate::iterator::{EntryIterator, Part, Scan, ScanBytes};
 use crate::liveness::Liveness;
 use crate::options::seconds;
@@ -22,7 +24,7 @@ use crate::snapshot::Snapshot;
 pub struct Transaction {
     liveness: Liveness,
     sync: bool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Held<Mutex<State>>>,
 }
 
 /// The transaction of the engine, while it is one.
@@ -55,7 +57,7 @@ fn ended() -> Error {
 impl Transaction {
     /// Of `transaction`.
     pub fn new(liveness: Liveness, transaction: siltstone::Transaction, sync: bool) -> Transaction {
-        let state = Arc::new(Mutex::new(State::Running(transaction)));
+        let state = Arc::new(Held::new(Mutex::new(State::Running(transaction))));
         Transaction { liveness, sync, state }
     }
 
@@ -66,7 +68,7 @@ impl Transaction {
         call: impl FnOnce(&mut siltstone::Transaction) -> siltstone::Result<T> + Send,
     ) -> Result<T> {
         self.liveness.check_process()?;
-        Ok(py.detach(|| call(lock(&self.state).running()?))?)
+        Ok(py.outside(|| call(lock(&self.state).running()?))??)
     }
 
     fn walk(
@@ -90,7 +92,7 @@ pub fn transact(
     work: &Py<PyAny>,
     options: TransactOptions,
 ) -> Result<Py<PyAny>> {
-    let (result, _) = py.detach(|| {
+    let (result, _) = py.outside(|| {
         db.transact_with(options, |transaction| {
             // The engine's loop owns the transaction and lends it. Python gets it for the time of the call, and
             // an empty one stands in its place: the loop looks at the real one again.
@@ -107,7 +109,7 @@ pub fn transact(
             *transaction = own;
             result.map_err(Failure::from)
         })
-    })?;
+    })??;
     Ok(result)
 }
 
@@ -312,18 +314,19 @@ impl Transaction {
     fn commit(&self, py: Python<'_>, sync: Option<bool>) -> Result<Commit> {
         self.liveness.check_process()?;
         let durability = durability(sync.unwrap_or(self.sync));
-        let commit = py.detach(|| {
+        let commit = py.outside(|| {
             let own = lock(&self.state).take();
             own.ok_or_else(ended)?.commit(durability)
-        })?;
+        })??;
         Ok(commit.into())
     }
 
     /// Discards the transaction.
-    fn rollback(&self, py: Python<'_>) {
-        if !self.liveness.is_of_parent() {
-            py.detach(|| drop(lock(&self.state).take()));
+    fn rollback(&self, py: Python<'_>) -> Result<()> {
+        if self.liveness.is_of_parent() {
+            return Ok(());
         }
+        py.outside(|| drop(lock(&self.state).take()))
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -338,15 +341,14 @@ impl Transaction {
         _traceback: Option<Py<PyAny>>,
     ) -> Result<()> {
         if kind.is_some() {
-            self.rollback(py);
-            return Ok(());
+            return self.rollback(py);
         }
         self.liveness.check_process()?;
         // A transaction that the block has ended itself is done.
-        py.detach(|| {
+        py.outside(|| {
             let own = lock(&self.state).take();
             own.map(|own| own.commit(durability(self.sync))).transpose()
-        })?;
+        })??;
         Ok(())
     }
 }

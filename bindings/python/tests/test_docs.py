@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import siltstone
+import siltstone.aio
 
 PACKAGE = Path(__file__).parents[1]
 PAGES = [PACKAGE / "README.md", PACKAGE.parents[1] / "docs/bindings.md"]
@@ -24,9 +26,10 @@ def test_the_first_program_of_a_page_runs(
     assert capsys.readouterr().out == "b'alice' b'admin'\n"
 
 
-def test_every_class_and_method_is_documented() -> None:
-    for name in siltstone.__all__:
-        exported = getattr(siltstone, name)
+@pytest.mark.parametrize("package", [siltstone, siltstone.aio], ids=lambda package: package.__name__)
+def test_every_class_and_method_is_documented(package: ModuleType) -> None:
+    for name in package.__all__:
+        exported = getattr(package, name)
         assert exported.__doc__, name
         for method, it in vars(exported).items() if isinstance(exported, type) else ():
             if not method.startswith("_") and callable(it):

@@ -58,6 +58,9 @@ def test_every_option_of_an_open_is_taken(tmp_path: Path) -> None:
         "leased_bytes_max": 0,
         "log_retained_bytes": 1 << 20,
         "log_retained_seconds": 60,
+        "merge_operators": [],
+        "compaction_filters": [],
+        "resources": siltstone.Resources(),
     }
     assert set(options) == set(siltstone.OpenOptions.__annotations__), "each of them"
     with siltstone.open(tmp_path / "db", **options) as db:

@@ -87,7 +87,8 @@ class Closed(Error):
 
 
 class HookPanicked(Error):
-    """A compaction filter or a value store panicked. The job or call failed as a whole."""
+    """A hook panicked, or a function of the application that is one raised an exception, which is the cause where the
+    call itself has run it. The job or call failed as a whole."""
 
 
 class Internal(Error):

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Literal, Required, TypedDict
 
 if TYPE_CHECKING:
     # A dependency of type checkers alone. The one of the standard library is newer than the oldest Python.
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer
+
+    from ._siltstone import CompactionFilter, MergeOperator, Resources
 
 
 class EngineOptions(TypedDict, total=False):
@@ -48,6 +52,10 @@ class EngineOptions(TypedDict, total=False):
     log_retained_bytes: int
     #: Time for which these bytes stay. Default: no limit.
     log_retained_seconds: int
+    #: The code of merge operators of the application, for partitions that store their names. Default: none.
+    merge_operators: Sequence[MergeOperator]
+    #: What the database shares with others. Default: it has its own.
+    resources: Resources
 
 
 class OpenOptions(EngineOptions, total=False):
@@ -63,6 +71,50 @@ class OpenOptions(EngineOptions, total=False):
     beside_writer: bool
     #: Take the database over from a process of this machine that has it open. Default: False.
     take_over: bool
+    #: The code of compaction filters of the application, for partitions that store their names. Default: none.
+    compaction_filters: Sequence[CompactionFilter]
+
+
+class ResourceOptions(TypedDict, total=False):
+    """Options of ``Resources``. They are not stored."""
+
+    #: Size of the block cache; 0 turns it off for all. Default: a quarter of the memory, at most 1 GiB.
+    cache_bytes: int
+    #: Memory for the memtables of all databases. Default: 64 MiB.
+    write_buffer_bytes: int
+    #: Number of threads that flush, and of those that sync logs. Default: 2.
+    flush_threads: int
+    #: Number of threads that compact. Default: the number of cores less one.
+    compaction_threads: int
+    #: Bytes a second that all flushes and compactions write. Default: 0, no limit.
+    background_bytes_per_second: int
+    #: Number of files that stay open for reading. Default: half of ``ulimit -n``.
+    open_files_max: int
+
+
+class ResourceUsage(TypedDict):
+    """The use of ``Resources`` by all databases together."""
+
+    #: Open databases that are written to.
+    databases: int
+    #: Threads that run.
+    threads: int
+    #: Memory of the block cache in bytes.
+    cache_bytes: int
+    #: The most that it may take.
+    cache_bytes_max: int
+    #: Memory of active memtables in bytes.
+    active_memtable_bytes: int
+    #: The most that they should have.
+    write_buffer_bytes: int
+    #: Memory of memtables that wait for their flush, in bytes.
+    sealed_memtable_bytes: int
+    #: Files that are open for reading.
+    open_files: int
+    #: The maximum of them.
+    open_files_max: int
+    #: The rate of flushes and compactions in bytes a second; 0 is no limit.
+    background_bytes_per_second: int
 
 
 class LargeValueOptions(TypedDict, total=False):
@@ -115,7 +167,7 @@ class Fifo(TypedDict, total=False):
 class PartitionOptions(TypedDict, total=False):
     """Options of a partition. They are stored with it.
 
-    ``metahive`` and ``ttl`` name hooks: they replace all hooks that the partition had.
+    ``metahive``, ``ttl`` and ``compaction_filters`` name hooks: they replace all filters that the partition had.
     """
 
     #: Whether writes go to the log. Fixed when the partition is made. Default: True.
@@ -142,8 +194,10 @@ class PartitionOptions(TypedDict, total=False):
     metahive: bool
     #: Whether, and how, large values are kept in chunk files. Default: False.
     large_values: bool | LargeValueOptions
-    #: A ready-made operator: add, max, min, append or set-bits; append with its separator.
-    merge_operator: str | tuple[str, Buffer]
+    #: A ready-made operator: add, max, min, append or set-bits; append with its separator. Or one of the application.
+    merge_operator: str | tuple[str, Buffer] | MergeOperator
+    #: Compaction filters of the application, in the order in which they decide. Default: none.
+    compaction_filters: Sequence[CompactionFilter]
     #: When entries expire. Default: never.
     ttl: TtlRule
 

@@ -11,7 +11,17 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, Unpack
 
-from ._options import BackupInfo, Bounds, EngineOptions, Lag, OpenOptions, PartitionOptions
+from ._hooks import Decision
+from ._options import (
+    BackupInfo,
+    Bounds,
+    EngineOptions,
+    Lag,
+    OpenOptions,
+    PartitionOptions,
+    ResourceOptions,
+    ResourceUsage,
+)
 from ._streams import ValueReader
 
 __all__ = [
@@ -21,11 +31,14 @@ __all__ = [
     "Change",
     "Changes",
     "Commit",
+    "CompactionFilter",
     "Db",
     "EntryIterator",
     "FeedItem",
+    "MergeOperator",
     "Partition",
     "Reading",
+    "Resources",
     "Secondary",
     "SecondaryPartition",
     "Snapshot",
@@ -33,8 +46,12 @@ __all__ = [
     "Updated",
     "Value",
     "ValueWriter",
+    "forget_hooks",
+    "hook_threads",
+    "hooks_under_way",
     "open",
     "open_secondary",
+    "refuse_hooks",
 ]
 
 _T = TypeVar("_T")
@@ -51,6 +68,18 @@ def open(path: str | PathLike[str], **options: Unpack[OpenOptions]) -> Db:
 
     Raises ``Locked`` if another process has it open, and ``Corruption`` if the manifest or the log is damaged.
     """
+
+def refuse_hooks() -> None:
+    """Refuse every later call of a hook."""
+
+def hooks_under_way() -> int:
+    """Return how many calls of hooks have Python, or wait for it."""
+
+def hook_threads() -> list[int]:
+    """Return the numbers of the threads that run a hook."""
+
+def forget_hooks() -> None:
+    """Forget the threads of the parent, in a child."""
 
 def open_secondary(
     path: str | PathLike[str],
@@ -130,6 +159,9 @@ class Db:
     @property
     def is_fenced(self) -> bool:
         """Whether another process has taken the database over."""
+
+    def set_background_bytes_per_second(self, bytes: int) -> None:
+        """Change the bytes a second that flushes and compactions write, also of those that run now; 0 is no limit."""
 
     def flush(self) -> None:
         """Write the memtables of all partitions to tables."""
@@ -777,6 +809,53 @@ class BackupEngine:
 
     def delete(self, backup_id: int) -> list[int]:
         """Delete a backup; return its number."""
+
+@final
+class MergeOperator:
+    """A merge operator: ``function(key, existing, operands)`` returns the result of ``existing`` and of all ``operands``,
+    the oldest first. ``existing`` is the value, or an older operand: the function must be associative. A key without a
+    value takes its first operand as its value. ``name`` and ``params`` are stored with partitions. docs/bindings.md
+    describes hooks."""
+
+    def __new__(
+        cls,
+        name: str,
+        function: Callable[[bytes, bytes, list[bytes]], Buffer],
+        *,
+        params: Buffer | None = None,
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The name."""
+
+@final
+class CompactionFilter:
+    """A compaction filter: ``function(key, value)`` returns ``Decision.KEEP``, ``Decision.REMOVE``, or the new value as
+    bytes. ``value`` is None for a large value, which is not read. ``name`` and ``params`` are stored with partitions.
+    docs/bindings.md describes hooks."""
+
+    def __new__(
+        cls,
+        name: str,
+        function: Callable[[bytes, bytes | None], Decision | Buffer],
+        *,
+        params: Buffer | None = None,
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The name."""
+
+@final
+class Resources:
+    """A block cache, memory for memtables, threads, a rate of background writes and open files, which many databases share:
+    ``siltstone.open(path, resources=resources)``. Databases keep what they need of it."""
+
+    def __new__(cls, **options: Unpack[ResourceOptions]) -> Self: ...
+    def set_background_bytes_per_second(self, bytes: int) -> None:
+        """Change the rate of flushes and compactions of all databases, also of those that run now; 0 is no limit."""
+
+    def usage(self) -> ResourceUsage:
+        """Return what all databases together use now."""
 
 @final
 class EntryIterator(Generic[_T_co]):

@@ -12,6 +12,7 @@ use super::Partition;
 use crate::bytes::Bytes;
 use crate::commit::{Commit, durability};
 use crate::error::{Failure, Result};
+use crate::hooks::Outside;
 use crate::stream::{BlobSource, ValueWriter};
 
 /// The bytes that one call of `read` asks for.
@@ -31,7 +32,7 @@ impl Partition {
     /// Opens a value for reads by offset. `open_value` makes a file of it.
     fn open_blob(&self, py: Python<'_>, key: Bytes<'_>) -> Result<Option<BlobSource>> {
         let key = key.as_ref();
-        let found = py.detach(|| self.inner.open_blob(key))?;
+        let found = py.outside(|| self.inner.open_blob(key))??;
         Ok(found.map(|reader| BlobSource::new(self.liveness.clone(), reader)))
     }
 
@@ -50,7 +51,7 @@ impl Partition {
         length: Option<u64>,
     ) -> Result<ValueWriter> {
         let key = key.as_ref();
-        let writer = py.detach(|| self.inner.put_stream(key, length))?;
+        let writer = py.outside(|| self.inner.put_stream(key, length))??;
         Ok(ValueWriter::new(self.liveness.clone(), writer))
     }
 
@@ -66,7 +67,7 @@ impl Partition {
     ) -> Result<Commit> {
         let key = key.as_ref();
         let read = source.getattr("read")?;
-        let mut writer = py.detach(|| self.inner.put_stream(key, length))?;
+        let mut writer = py.outside(|| self.inner.put_stream(key, length))??;
         loop {
             // Of this process still: the file may be code of the application.
             self.liveness.check_process()?;
@@ -75,10 +76,10 @@ impl Partition {
             if piece.is_empty() {
                 break;
             }
-            py.detach(|| writer.write_all(piece))
+            py.outside(|| writer.write_all(piece))?
                 .map_err(|error| Failure::from(Error::from(error)))?;
         }
-        Ok(py.detach(|| writer.commit(durability(sync)))?.into())
+        Ok(py.outside(|| writer.commit(durability(sync)))??.into())
     }
 
     /// Returns the lengths of a value, and when it was stored.
@@ -88,7 +89,7 @@ impl Partition {
         key: Bytes<'py>,
     ) -> Result<Option<Bound<'py, PyDict>>> {
         let key = key.as_ref();
-        let stat = py.detach(|| self.inner.stat_blob(key))?;
+        let stat = py.outside(|| self.inner.stat_blob(key))??;
         stat.map(|stat| value_stat(py, &stat)).transpose()
     }
 }

@@ -8,6 +8,7 @@ use super::Partition;
 use crate::bytes::{Bytes, range};
 use crate::commit::{Commit, durability};
 use crate::error::{Failure, Result};
+use crate::hooks::Outside;
 
 /// The outcome of an update of one key.
 #[pyclass(frozen, get_all, module = "siltstone")]
@@ -24,7 +25,7 @@ impl Partition {
     #[pyo3(signature = (key, value, *, sync = false))]
     fn put(&self, py: Python<'_>, key: Bytes<'_>, value: Bytes<'_>, sync: bool) -> Result<Commit> {
         let (key, value) = (key.as_ref(), value.as_ref());
-        Ok(py.detach(|| self.inner.put_with(key, value, durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.put_with(key, value, durability(sync)))??.into())
     }
 
     fn __setitem__(&self, py: Python<'_>, key: Bytes<'_>, value: Bytes<'_>) -> Result<()> {
@@ -35,7 +36,7 @@ impl Partition {
     #[pyo3(signature = (key, *, sync = false))]
     fn delete(&self, py: Python<'_>, key: Bytes<'_>, sync: bool) -> Result<Commit> {
         let key = key.as_ref();
-        Ok(py.detach(|| self.inner.delete_with(key, durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.delete_with(key, durability(sync)))??.into())
     }
 
     // As `delete`, and unlike a dict: whether the key exists would cost a read.
@@ -53,20 +54,20 @@ impl Partition {
         sync: bool,
     ) -> Result<Commit> {
         let bounds = range(start.as_ref(), stop.as_ref());
-        Ok(py.detach(|| self.inner.delete_range_with(bounds, durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.delete_range_with(bounds, durability(sync)))??.into())
     }
 
     /// Deletes the keys that begin with a prefix.
     #[pyo3(signature = (prefix, *, sync = false))]
     fn delete_prefix(&self, py: Python<'_>, prefix: Bytes<'_>, sync: bool) -> Result<Commit> {
         let prefix = prefix.as_ref();
-        Ok(py.detach(|| self.inner.delete_prefix_with(prefix, durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.delete_prefix_with(prefix, durability(sync)))??.into())
     }
 
     /// Deletes all keys.
     #[pyo3(signature = (*, sync = false))]
     fn clear(&self, py: Python<'_>, sync: bool) -> Result<Commit> {
-        Ok(py.detach(|| self.inner.clear_with(durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.clear_with(durability(sync)))??.into())
     }
 
     /// Merges an operand into the value of a key.
@@ -79,7 +80,7 @@ impl Partition {
         sync: bool,
     ) -> Result<Commit> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
-        Ok(py.detach(|| self.inner.merge_with(key, operand, durability(sync)))?.into())
+        Ok(py.outside(|| self.inner.merge_with(key, operand, durability(sync)))??.into())
     }
 
     /// Sets a key to what a function makes of its value.
@@ -94,7 +95,7 @@ impl Partition {
         let key = key.as_ref();
         let options = TransactOptions::new().durability(durability(sync));
         // A transaction and not the engine's update, whose function cannot fail: that of Python can.
-        let ((old, new), commit) = py.detach(|| {
+        let ((old, new), commit) = py.outside(|| {
             self.db.transact_with(options, |transaction| {
                 let old = transaction.get(&self.inner, key)?;
                 let changed = Python::attach(|py| {
@@ -112,7 +113,7 @@ impl Partition {
                 }
                 Ok::<_, Failure>(values)
             })
-        })?;
+        })??;
         Ok(Updated { commit: Py::new(py, Commit::from(commit))?, old, new })
     }
 
@@ -130,7 +131,7 @@ impl Partition {
         let expected = expected.as_ref().map(AsRef::as_ref);
         let new = new.as_ref().map(AsRef::as_ref);
         let swap =
-            py.detach(|| self.inner.compare_and_set_with(key, expected, new, durability(sync)))?;
+            py.outside(|| self.inner.compare_and_set_with(key, expected, new, durability(sync)))??;
         Ok(match swap {
             Swap::Done(commit) => Some(commit.into()),
             Swap::Differs(_) => None,
@@ -139,7 +140,7 @@ impl Partition {
 
     /// Writes what is in memory to tables.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        Ok(py.detach(|| self.inner.flush())?)
+        Ok(py.outside(|| self.inner.flush())??)
     }
 
     /// Compacts a range to the bottom level.
@@ -151,6 +152,6 @@ impl Partition {
         stop: Option<Bytes<'_>>,
     ) -> Result<()> {
         let bounds = range(start.as_ref(), stop.as_ref());
-        Ok(py.detach(|| self.inner.compact(bounds))?)
+        Ok(py.outside(|| self.inner.compact(bounds))??)
     }
 }

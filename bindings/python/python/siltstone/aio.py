@@ -1,0 +1,371 @@
+"""Siltstone for asyncio: calls that are awaited, and never block the loop.
+
+    import asyncio
+    from siltstone import aio
+
+    async def main():
+        async with await aio.open("data") as db:
+            users = await db.partition("users")
+            await users.put(b"alice", b"admin")
+            async for key, value in users.scan(prefix=b"a"):
+                print(key, value)
+
+    asyncio.run(main())
+
+Each call runs in a thread of a pool and costs a change of threads there and back, some tens of microseconds: put many
+operations into one call (``multi_get``, batches, ``call``). A task that is cancelled does not stop the call that it waits for:
+a write may still happen. ``blocking`` is the object of the package ``siltstone`` below, for all that has no method here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
+
+from . import _siltstone
+from ._errors import Closed
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, ParamSpec, Self, Unpack
+
+    from ._options import OpenOptions, PartitionOptions
+
+    _P = ParamSpec("_P")
+
+__all__ = ["AsyncBatch", "AsyncChanges", "AsyncDb", "AsyncPartition", "AsyncScan", "open"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+#: The entries and bytes that a scan takes in one call.
+_GROUP_ENTRIES = 256
+_GROUP_BYTES = 256 << 10
+
+#: The seconds for which a feed waits in one call: a thread that waits delays the end of the process so long.
+_WAIT_SECONDS = 0.5
+
+
+async def open(path: str | PathLike[str], *, threads: int = 8, **options: Unpack[OpenOptions]) -> AsyncDb:
+    """Open the database in the folder ``path``, with up to ``threads`` calls at once; others wait for one of them."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="siltstone-aio")
+    try:
+        db = await _run(pool, lambda: _siltstone.open(path, **options))
+    except BaseException:
+        pool.shutdown(wait=False)
+        raise
+    return AsyncDb(db, pool)
+
+
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], _T]) -> Future[_T]:
+    try:
+        return pool.submit(work)
+    except RuntimeError:
+        # A pool ends with its database or feed, and with the interpreter.
+        ended: Future[_T] = Future()
+        ended.set_exception(Closed("the database or feed is closed"))
+        return ended
+
+
+async def _run(pool: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+    return await asyncio.wrap_future(_submit(pool, work))
+
+
+@final
+class AsyncDb:
+    """An open database. ``async with`` closes it at the end of the block."""
+
+    def __init__(self, db: _siltstone.Db, pool: ThreadPoolExecutor) -> None:
+        self._db = db
+        self._pool = pool
+        self._is_closed = False
+
+    @property
+    def blocking(self) -> _siltstone.Db:
+        """The database, whose calls block."""
+        return self._db
+
+    async def call(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run ``function`` in a thread of the pool, for a unit of work of many calls: ``await db.call(work, users.blocking)``."""
+        return await _run(self._pool, lambda: function(*args, **kwargs))
+
+    async def partition(
+        self, name: str = "default", *, create: bool = True, **options: Unpack[PartitionOptions]
+    ) -> AsyncPartition:
+        """Open the partition ``name``, as ``Db.partition`` does."""
+        opened = await self.call(self._db.partition, name, create=create, **options)
+        return AsyncPartition(self, opened)
+
+    async def partition_names(self) -> list[str]:
+        """Return the names of all partitions."""
+        return await self.call(self._db.partition_names)
+
+    async def drop_partition(self, name: str) -> None:
+        """Drop a partition with its data."""
+        await self.call(self._db.drop_partition, name)
+
+    def batch(self, *, sync: bool = False) -> AsyncBatch:
+        """Return an empty batch. ``async with`` commits it at the end of the block, and discards it after an exception."""
+        return AsyncBatch(self, self._db.batch(sync=sync))
+
+    async def transact(
+        self,
+        work: Callable[[_siltstone.Transaction], _T],
+        *,
+        sync: bool = False,
+        attempts_max: int | None = None,
+    ) -> _T:
+        """Run ``work`` in a transaction, again after each conflict, as ``Db.transact`` does. It is a plain function, which
+        runs in a thread of the pool and uses the ``blocking`` partitions."""
+        return await self.call(self._db.transact, work, sync=sync, attempts_max=attempts_max)
+
+    def changes(
+        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+    ) -> AsyncChanges:
+        """Follow the commits after ``from_seq``, as ``Db.changes`` does. The feed has a thread of its own."""
+        return AsyncChanges(from_seq, lambda: self._db.changes(from_seq, partition=partition, prefix=prefix))
+
+    async def wait_durable(self, seq: int) -> None:
+        """Wait until the commit ``seq`` is on the device."""
+        await self.call(self._db.wait_durable, seq)
+
+    async def flush(self) -> None:
+        """Write the memtables of all partitions to tables."""
+        await self.call(self._db.flush)
+
+    async def close(self) -> None:
+        """Close the database, and end the threads. Later calls raise ``Closed``; another close does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        closing = _submit(self._pool, self._db.close)
+        # Ends when that has run.
+        self._pool.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
+        await self.close()
+
+
+@final
+class AsyncPartition:
+    """A partition of an ``AsyncDb``."""
+
+    def __init__(self, db: AsyncDb, partition: _siltstone.Partition) -> None:
+        self._db = db
+        self._partition = partition
+
+    @property
+    def blocking(self) -> _siltstone.Partition:
+        """The partition, whose calls block."""
+        return self._partition
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._partition.name
+
+    @overload
+    async def get(self, key: Buffer, default: None = None) -> bytes | None: ...
+    @overload
+    async def get(self, key: Buffer, default: _T) -> bytes | _T: ...
+    async def get(self, key: Buffer, default: Any = None) -> Any:
+        """Return the value of ``key``, or ``default``."""
+        return await self._db.call(self._partition.get, key, default)
+
+    async def multi_get(self, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order and of one moment."""
+        return await self._db.call(self._partition.multi_get, keys)
+
+    async def contains(self, key: Buffer) -> bool:
+        """Return whether ``key`` exists."""
+        return await self._db.call(self._partition.contains, key)
+
+    async def put(self, key: Buffer, value: Buffer, *, sync: bool = False) -> _siltstone.Commit:
+        """Set ``key`` to ``value``."""
+        return await self._db.call(self._partition.put, key, value, sync=sync)
+
+    async def delete(self, key: Buffer, *, sync: bool = False) -> _siltstone.Commit:
+        """Delete ``key``."""
+        return await self._db.call(self._partition.delete, key, sync=sync)
+
+    async def merge(self, key: Buffer, operand: Buffer, *, sync: bool = False) -> _siltstone.Commit:
+        """Merge ``operand`` into the value of ``key``."""
+        return await self._db.call(self._partition.merge, key, operand, sync=sync)
+
+    def scan(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> AsyncScan[tuple[bytes, bytes]]:
+        """Walk over keys and values, as ``Partition.scan`` does: ``async for key, value in users.scan()``. It shows the state
+        at the first step."""
+        return AsyncScan(
+            self._db, lambda: self._partition.scan(start, stop, prefix=prefix, reverse=reverse), _entry_bytes
+        )
+
+    def keys(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> AsyncScan[bytes]:
+        """Walk over keys, as ``scan`` does. Reads no large value."""
+        return AsyncScan(self._db, lambda: self._partition.keys(start, stop, prefix=prefix, reverse=reverse), len)
+
+
+def _entry_bytes(entry: tuple[bytes, bytes]) -> int:
+    return len(entry[0]) + len(entry[1])
+
+
+@final
+class AsyncScan(Generic[_R]):
+    """A walk over a range. It takes up to 256 entries or 256 KiB in one call."""
+
+    def __init__(
+        self, db: AsyncDb, begin: Callable[[], _siltstone.EntryIterator[_R]], size: Callable[[_R], int]
+    ) -> None:
+        self._db = db
+        self._begin = begin
+        self._size = size
+        self._iterator: _siltstone.EntryIterator[_R] | None = None
+
+    def _take(self) -> list[_R]:
+        if self._iterator is None:
+            self._iterator = self._begin()
+        group: list[_R] = []
+        left = _GROUP_BYTES
+        for entry in self._iterator:
+            group.append(entry)
+            left -= self._size(entry)
+            if len(group) == _GROUP_ENTRIES or left <= 0:
+                break
+        return group
+
+    async def __aiter__(self) -> AsyncIterator[_R]:
+        """Walk, once."""
+        try:
+            while group := await self._db.call(self._take):
+                for entry in group:
+                    yield entry
+        finally:
+            # Of a loop that was left: nothing waits until what it holds is freed.
+            if self._iterator is not None:
+                _submit(self._db._pool, self._iterator.close)
+
+
+@final
+class AsyncBatch:
+    """Operations that are committed together. They are collected in memory, without a wait."""
+
+    def __init__(self, db: AsyncDb, batch: _siltstone.Batch) -> None:
+        self._db = db
+        self._batch = batch
+
+    def put(self, partition: AsyncPartition, key: Buffer, value: Buffer) -> None:
+        """Set ``key`` to ``value``."""
+        self._batch.put(partition.blocking, key, value)
+
+    def delete(self, partition: AsyncPartition, key: Buffer) -> None:
+        """Delete ``key``."""
+        self._batch.delete(partition.blocking, key)
+
+    def merge(self, partition: AsyncPartition, key: Buffer, operand: Buffer) -> None:
+        """Merge ``operand`` into the value of ``key``."""
+        self._batch.merge(partition.blocking, key, operand)
+
+    def delete_range(self, partition: AsyncPartition, start: Buffer | None = None, stop: Buffer | None = None) -> None:
+        """Delete the keys from ``start`` on and before ``stop``."""
+        self._batch.delete_range(partition.blocking, start, stop)
+
+    async def commit(self, *, sync: bool | None = None) -> _siltstone.Commit:
+        """Commit the operations. The batch has ended afterwards."""
+        return await self._db.call(self._batch.commit, sync=sync)
+
+    def discard(self) -> None:
+        """Discard the operations."""
+        self._batch.discard()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
+        if kind is None:
+            await self.commit()
+        else:
+            self.discard()
+
+
+@final
+class AsyncChanges:
+    """A feed of changes, for one task at a time: ``async for item in changes`` never ends by itself. A cancelled wait loses
+    no item."""
+
+    def __init__(self, from_seq: int, begin: Callable[[], _siltstone.Changes]) -> None:
+        # A thread of its own: a feed that waits would keep one from the calls of the database.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-aio-changes")
+        self._begin = begin
+        self._changes: _siltstone.Changes | None = None
+        self._token = from_seq
+        self._pending: Future[_siltstone.FeedItem | None] | None = None
+        self._has_ended = False
+
+    @property
+    def token(self) -> int:
+        """The ``from_seq`` with which another feed goes on after the items that were returned."""
+        return self._token
+
+    def _next(self) -> _siltstone.FeedItem | None:
+        if self._changes is None:
+            self._changes = self._begin()
+        return None if self._has_ended else self._changes.wait_next(_WAIT_SECONDS)
+
+    async def next(self, timeout: float | None = None) -> _siltstone.FeedItem | None:
+        """Return the next item; wait up to ``timeout`` seconds for it, or for ever. Return None then."""
+        loop = asyncio.get_running_loop()
+        limit = None if timeout is None else loop.time() + timeout
+        while True:
+            if self._pending is None or self._pending.cancelled():
+                self._pending = _submit(self._pool, self._next)
+            left = None if limit is None else max(limit - loop.time(), 0)
+            waiting = asyncio.wrap_future(self._pending)
+            try:
+                await asyncio.wait({waiting}, timeout=left)
+            finally:
+                # The call goes on without its waiter, and the next one has what it returns.
+                if not waiting.cancel() and not waiting.cancelled():
+                    waiting.exception()
+            if not self._pending.done():
+                return None
+            pending = self._pending
+            self._pending = None
+            if (item := pending.result()) is not None:
+                if item.seq is not None:
+                    self._token = item.seq
+                return item
+
+    def close(self) -> None:
+        """End the feed, and its thread after its last wait."""
+        self._has_ended = True
+        self._pool.shutdown(wait=False)
+
+    async def __aiter__(self) -> AsyncIterator[_siltstone.FeedItem]:
+        """Wait for each item, for ever."""
+        while (item := await self.next()) is not None:
+            yield item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
+        self.close()

@@ -1,0 +1,196 @@
+"""The package for asyncio: calls are awaited, and the loop runs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import siltstone
+from siltstone import aio
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(work, 60)
+
+    # In the mode for tests, which reports a callback that takes longer than a tenth of a second.
+    asyncio.run(limited(), debug=True)
+
+
+def test_keys_batches_and_scans(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            users = await db.partition("users", merge_operator="append")
+            assert users.name == "users" and await db.partition_names() == ["default", "users"]
+            commit = await users.put(b"a", b"1", sync=True)
+            await db.wait_durable(commit.seq)
+            await users.merge(b"m", b"1")
+            assert await users.get(b"a") == b"1" and await users.get(b"none") is None
+            assert await users.get(b"none", 7) == 7 and await users.contains(b"m")
+            assert await users.multi_get([b"a", b"none"]) == [b"1", None]
+            await users.delete(b"m")
+            async with db.batch() as batch:
+                batch.put(users, b"b", b"2")
+                batch.merge(users, b"c", b"3")
+                batch.delete(users, b"a")
+                batch.delete_range(users, b"x")
+            assert [key async for key in users.keys()] == [b"b", b"c"]
+            with pytest.raises(ValueError):
+                async with db.batch(sync=True) as batch:
+                    batch.put(users, b"never", b"")
+                    raise ValueError
+            assert [entry async for entry in users.scan(b"b", reverse=True)] == [(b"c", b"3"), (b"b", b"2")]
+            await db.flush()
+            await db.drop_partition("users")
+
+    run(work())
+
+
+def test_a_scan_takes_groups_and_can_be_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            users = await db.partition("users")
+            async with db.batch() as batch:
+                for number in range(1000):
+                    batch.put(users, b"%04d" % number, bytes(1000))
+            assert [key async for key in users.keys()] == [b"%04d" % number for number in range(1000)]
+            assert len([entry async for entry in users.scan(prefix=b"01")]) == 100
+            async for key, _ in users.scan():
+                if key == b"0500":
+                    break
+
+    run(work())
+
+
+def test_transactions_and_units_of_work(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path, threads=4) as db:
+            users = await db.partition("users")
+            p = users.blocking
+
+            def add(t: siltstone.Transaction) -> int:
+                number = int(t.get(p, b"n", b"0")) + 1
+                t.put(p, b"n", b"%d" % number)
+                return number
+
+            numbers = await asyncio.gather(*(db.transact(add) for _ in range(20)))
+            assert sorted(numbers) == list(range(1, 21)) and await users.get(b"n") == b"20"
+            assert await db.call(lambda: list(p.scan())) == [(b"n", b"20")]
+            assert db.blocking.has_partition("users")
+
+    run(work())
+
+
+def test_the_loop_runs_while_a_call_waits(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            users = await db.partition("users")
+            lock = db.blocking.transaction()
+            lock.get_for_update(users.blocking, b"k")
+
+            def wait(t: siltstone.Transaction) -> bytes | None:
+                t.set_lock_timeout(30)
+                return t.get_for_update(users.blocking, b"k")
+
+            waiting = asyncio.create_task(db.transact(wait))
+            # The waiter holds one thread of the pool, and no one waits for it.
+            for number in range(50):
+                await users.put(b"other", b"%d" % number)
+            assert not waiting.done()
+            lock.rollback()
+            assert await waiting is None
+
+    run(work())
+
+
+def test_a_feed_waits_without_a_thread_of_the_pool(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path, threads=1) as db:
+            users = await db.partition("users")
+            first = await users.put(b"a", b"1", sync=True)
+            async with db.changes(partition="users") as changes:
+                item = await anext(aiter(changes))
+                assert item.kind == "commit" and item.seq == first.seq == changes.token
+                waiting = asyncio.create_task(changes.next())
+                await asyncio.sleep(0.05)
+                second = await users.put(b"b", b"2", sync=True)
+                later = await waiting
+                assert later is not None and later.seq == second.seq
+                assert [change.key for change in later.changes] == [b"b"]
+                assert await changes.next(0.01) is None
+            with pytest.raises(siltstone.Closed):
+                await changes.next()
+
+    run(work())
+
+
+def test_a_cancelled_wait_loses_no_item(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            users = await db.partition("users")
+            start = await users.put(b"start", b"", sync=True)
+            async with db.changes(start.seq) as changes:
+                expected = []
+                found = []
+                for number in range(20):
+                    waiting = asyncio.create_task(changes.next())
+                    await asyncio.sleep(0.002 * (number % 3))
+                    expected.append((await users.put(b"k", b"%d" % number, sync=True)).seq)
+                    waiting.cancel()
+                    try:
+                        if (item := await waiting) is not None:
+                            found.append(item.seq)
+                    except asyncio.CancelledError:
+                        pass
+                while len(found) < 20 and (item := await changes.next(10)) is not None:
+                    found.append(item.seq)
+                assert found == expected
+
+    run(work())
+
+
+def test_errors_and_the_close(tmp_path: Path) -> None:
+    async def work() -> None:
+        with pytest.raises(siltstone.Io):
+            await aio.open(tmp_path / "none", create_if_missing=False)
+        db = await aio.open(tmp_path)
+        users = await db.partition("users")
+        with pytest.raises(siltstone.LimitExceeded):
+            await users.put(b"", b"")
+        with pytest.raises(TypeError):
+            await users.get("text")  # type: ignore[call-overload]
+        changes = db.changes()
+        waiting = asyncio.create_task(changes.next())
+        await asyncio.sleep(0.05)
+        await db.close()
+        with pytest.raises(siltstone.Closed):
+            await waiting
+        for call in (users.get(b"k"), db.flush()):
+            with pytest.raises(siltstone.Closed):
+                await call
+        await db.close()
+        changes.close()
+
+    run(work())
+    # No thread is left that would keep the process.
+    deadline = time.monotonic() + 10
+    while any(thread.name.startswith("siltstone-aio") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_hooks_of_python_run_under_a_loop(tmp_path: Path) -> None:
+    async def work() -> None:
+        operator = siltstone.MergeOperator("longest", lambda key, existing, operands: max([existing, *operands], key=len))
+        async with await aio.open(tmp_path) as db:
+            names = await db.partition("names", merge_operator=operator)
+            await asyncio.gather(*(names.merge(b"k", b"x" * length) for length in range(50)))
+            assert await names.get(b"k") == b"x" * 49
+
+    run(work())
