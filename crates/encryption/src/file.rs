@@ -141,10 +141,6 @@ impl EncryptedFile {
         if pieces.iter().all(|piece| piece.is_empty()) {
             return Ok(());
         }
-        if appending.is_failed {
-            let message = format!("an earlier append to {} failed", self.path().display());
-            return Err(Error::new(ErrorKind::Io, message));
-        }
         let mut end = self.settle(&mut appending, self.pages.keys())?;
         let cipher = self.cipher()?;
         let data: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
@@ -167,6 +163,10 @@ impl EncryptedFile {
 
     /// Appends bytes of the encrypted file. After an error no further append is accepted.
     fn append_raw(&self, appending: &mut Appending, bytes: &[u8]) -> Result<()> {
+        if appending.is_failed {
+            let message = format!("an earlier append to {} failed", self.path().display());
+            return Err(Error::new(ErrorKind::Io, message));
+        }
         appending.is_failed = true;
         self.pages.inner.append(bytes)?;
         appending.is_failed = false;

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use storage::fs::{AppendMode, CrashOutcome, File, Fs, MemFs, OsFs};
+use storage::fs::{
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, File, Fs, MemFs, OpKind,
+    OsFs,
+};
 use storage::{ErrorKind, Result};
 use testkit::Rng;
 
@@ -319,4 +322,18 @@ fn files_of_the_system_are_encrypted_in_a_folder_that_is_held() {
     let mut bytes = vec![0; 200_000];
     let got = raw.read_at(0, &mut bytes).unwrap();
     assert!(got > buf.len() && !bytes.windows(6).any(|bytes| bytes == b"marker"));
+}
+
+#[test]
+fn nothing_is_reserved_or_appended_after_a_failed_append() {
+    let (mem, _) = new();
+    let faults = FaultFs::over_mem(mem);
+    let fs = EncryptedFs::new(Arc::new(faults.clone()), Arc::new(ring()));
+    let file = create(&fs, LOG);
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: String::new(), nth: 0 };
+    faults.add_rule(FaultRule::once(at, FaultAction::Eio));
+    assert!(file.append(b"first").is_err());
+    // What was written is unknown: an append here may use a nonce again.
+    assert!(file.preallocate(1 << 16).is_err());
+    assert!(file.append(b"other").is_err());
 }
