@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lsm_core::fs::{Fs, MemFs};
 use siltstone::backup::BackupEngine;
 use siltstone::{
-    Db, ErrorKind, LargeValueOptions, Options, PartitionOptions, Result, VerifyOptions,
+    Compression, Db, ErrorKind, LargeValueOptions, Options, PartitionOptions, Result, VerifyOptions,
 };
 use testkit::Rng;
 

@@ -402,7 +402,6 @@ impl Block {
     }
 }
 
-/// Reads shares until none is left.
 /// Calls `read` for each of the shares, with as many threads as there are shares.
 fn each_share<S: Send>(shares: Vec<S>, read: impl Fn(S) -> Result<()> + Sync) -> Result<()> {
     threads::for_each("siltstone-value", shares.len(), shares, read)

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// started leave their work to the others.
 ///
 /// # Errors
-/// The first one that a thread met; [`ErrorKind::Internal`] if a call panics in a thread of its own.
+/// That of the calling thread, or else of another one; [`ErrorKind::Internal`] if a call panics in a thread of its own.
 pub fn for_each<T: Send>(
     name: &str,
     threads: usize,

@@ -266,18 +266,26 @@ impl Copy<'_> {
         if !self.has(&name, len) {
             seal_piece(&name, &mut bytes);
             self.put(&name, &bytes)?;
-            self.copied.lock().new_bytes += len;
         }
         Ok(SharedPiece { name, len })
     }
 
-    /// Publishes a shared file.
+    /// Publishes a shared file, unless another thread does: if that fails, so does the backup.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let fs = &*self.engine.fs;
         let dir = self.engine.shared_dir();
         let path = dir.join(name);
-        let is_there = self.copied.lock().present.contains_key(name);
-        if is_there {
+        let len = bytes.len() as u64;
+        let before = {
+            let mut copied = self.copied.lock();
+            let before = copied.present.insert(name.to_owned(), len);
+            if before == Some(len) {
+                return Ok(());
+            }
+            copied.new_bytes += len - PIECE_HEADER_BYTES as u64;
+            before
+        };
+        if before.is_some() {
             // Of another length: it is damaged, and of no use to any backup. Without locks another process may have
             // made it again since it was listed.
             if !fs.caps().process_lock {
@@ -287,9 +295,8 @@ impl Copy<'_> {
             fs.delete(&path)?;
             fs.sync_dir(&dir)?;
         }
-        // If another process or thread was faster, it has put the same bytes.
+        // If another process was faster, it has put the same bytes.
         fs.put_if_absent(&path, bytes)?;
-        self.copied.lock().present.insert(name.to_owned(), bytes.len() as u64);
         Ok(())
     }
 }
