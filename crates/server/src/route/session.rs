@@ -336,7 +336,8 @@ impl Session {
                 [] => Ok(self.token.map_or(Reply::Nil, |it| Reply::text(Token(it).to_string()))),
                 [token] => {
                     let named = Token::named(token)?;
-                    self.is_token_lost = named.is_none();
+                    // A token of another client does not cover what this one has lost.
+                    self.is_token_lost |= named.is_none();
                     self.token = named.map_or(self.token, |named| newer(self.token, named));
                     Ok(Reply::OK)
                 }

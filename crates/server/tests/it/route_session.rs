@@ -50,6 +50,8 @@ fn a_lost_token_stays_lost_after_a_request_through_a_new_link() {
     let router = routed(vec![losing(), second], Policy::Offloaded);
     let mut client = Client::at(router.address());
     check(&mut client, &[("SET a 1", "OK"), ("WATCH a", "OK"), ("UNWATCH", "OK")]);
+    // A token of another connection covers something else.
+    check(&mut client, &[("SCID.TOKEN 1-1", "OK")]);
     check(&mut client, &[("SCID.GET a LEVEL 3", "1"), ("SCID.TOKEN", "1-9")]);
     // Now it is known.
     check(&mut client, &[("SCID.GET a LEVEL 3", "1")]);
@@ -73,11 +75,14 @@ fn losing() -> SocketAddr {
 fn a_lost_token_is_no_token_at_a_level_3_that_the_router_does_not_know() {
     let folder = tempfile::tempdir().unwrap();
     let writer = primary(folder.path());
-    check(&mut Client::new(&writer), &[("SET a old", "OK")]);
+    let mut other = Client::new(&writer);
+    check(&mut other, &[("SET a old", "OK"), ("SELECT open", "OK"), ("SET a open", "OK")]);
     let mut third = options();
     third.levels.insert("default".to_owned(), Wanted::Number(3));
     let follower = Server::start(Place::folder(folder.path()), Role::Reader, third).unwrap();
-    check(&mut Client::new(&follower), &[("SCID.GET a LEVEL 1", "old")]);
+    let mut direct = Client::new(&follower);
+    let strong = "SCID.GET a LEVEL 1";
+    check(&mut direct, &[(strong, "old"), ("SELECT open", "OK"), (strong, "open")]);
     // It refuses the sync, so nothing names the token.
     let router = routed(vec![losing(), follower.address()], Policy::Optimal);
     let mut client = Client::at(router.address());
@@ -91,6 +96,9 @@ fn a_lost_token_is_no_token_at_a_level_3_that_the_router_does_not_know() {
         std::thread::yield_now();
     }
     check(&mut client, &[(read, "OK"), (read, "OK")]);
+    // No one has asked for a predicted level, so it refuses nothing.
+    let predicted = "SCID.GET a PREDICTED 3 ROUTE OFFLOADED";
+    check(&mut client, &[("SELECT open", "OK"), (predicted, "open"), ("SCID.LAST", "[level 5~")]);
     router.stop();
 }
 
