@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs};
+use siltstone::Resources;
 use testkit::Rng;
 
 use crate::sim::oracle::{
@@ -27,9 +28,9 @@ use crate::sim::{Passed, RecordPosition, Simulation, WriteRecord, context, open}
 /// Steps of a script, and scripts of each variant.
 const STEPS: usize = 70;
 const SCRIPTS: u64 = 2;
-/// Steps of a script on an encrypted store.
-const STEPS_ENCRYPTED: usize = 20;
-const VARIANTS_ENCRYPTED: [&str; 3] = ["segments", "manifest", "mixed"];
+/// Steps of a script on a store that is encrypted, or shares resources.
+const STEPS_FEW: usize = 20;
+const VARIANTS_FEW: [&str; 3] = ["segments", "manifest", "mixed"];
 /// One image in so many is cut again while it recovers, and one in so many of those a third time.
 const CUT_AGAIN: u64 = 13;
 const CUT_THRICE: u64 = 29;
@@ -363,10 +364,33 @@ fn every_power_cut_of_an_encrypted_store_leaves_a_prefix_that_accepts_writes() {
     let counts = Counts::default();
     let seed = seed_or(20_261_129);
     for_each_variant(1, seed, |variant, rng| {
-        if !VARIANTS_ENCRYPTED.contains(&variant.name) {
+        if !VARIANTS_FEW.contains(&variant.name) {
             return Ok(());
         }
-        run_script(&variant.encrypted(), STEPS_ENCRYPTED, rng, &counts)
+        run_script(&variant.encrypted(), STEPS_FEW, rng, &counts)
+    });
+    let images = counts.images.load(Ordering::Relaxed);
+    let in_recovery = counts.in_recovery.load(Ordering::Relaxed);
+    println!("{images} images, {in_recovery} more while recovering, SEED={seed}");
+    if std::env::var("VARIANT").is_err() {
+        assert!(images >= 2_000 && in_recovery >= 500, "too few: {images}, {in_recovery}");
+    }
+}
+
+/// The same of a store that shares resources with another one, and with each image of itself that is opened.
+#[test]
+fn every_power_cut_of_a_store_that_shares_resources_leaves_a_prefix_that_accepts_writes() {
+    let counts = Counts::default();
+    let seed = seed_or(20_261_130);
+    for_each_variant(1, seed, |variant, rng| {
+        if !VARIANTS_FEW.contains(&variant.name) {
+            return Ok(());
+        }
+        let shared = variant.shared();
+        run_script(&shared, STEPS_FEW, rng, &counts)?;
+        let usage = shared.resources.iter().map(Resources::usage).next().unwrap();
+        let left = [usage.active_memtable_bytes, usage.sealed_memtable_bytes, usage.open_files];
+        if left == [0; 3] { Ok(()) } else { Err(format!("closed databases keep {usage:?}")) }
     });
     let images = counts.images.load(Ordering::Relaxed);
     let in_recovery = counts.in_recovery.load(Ordering::Relaxed);

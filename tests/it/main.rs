@@ -48,6 +48,7 @@ mod metahive;
 mod metrics;
 mod model;
 mod multi_get;
+mod neighbour;
 mod panics;
 mod partitions;
 mod prefix;

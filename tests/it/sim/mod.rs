@@ -16,13 +16,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
+use siltstone::{Builder, Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
 use oracle::Seen;
 use script::{ScriptStep, UNLOGGED, Variant};
 
+use crate::neighbour::Neighbour;
 use crate::store::{self, stepped};
 
 /// The folder of the store.
@@ -30,14 +31,22 @@ pub const DIR: &str = "/db";
 
 /// Opens the store of a variant.
 pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
-    stepped(over(variant, fs), DIR, salt).options(variant.options.clone()).open()
+    builder(variant, fs, salt).options(variant.options.clone()).open()
+}
+
+fn builder(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Builder {
+    let builder = stepped(over(variant, fs), DIR, salt);
+    match &variant.resources {
+        Some(resources) => builder.resources(resources),
+        None => builder,
+    }
 }
 
 /// Opens a store of the variant without writing. Its write buffers are a few KiB: one batch, or the
 /// log of a flush that a cut undid, needs more memory than they allow.
 pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
     let options = variant.options.clone().write_buffer_bytes(1 << 20);
-    stepped(over(variant, fs), DIR, 1).options(options).read_only(true).open()
+    builder(variant, fs, 1).options(options).read_only(true).open()
 }
 
 /// The file system that the store of a variant uses.
@@ -164,6 +173,8 @@ pub struct Simulation {
     variant: Variant,
     db: Option<Db>,
     held: Option<Snapshot>,
+    /// Another database that shares the resources of the variant.
+    neighbour: Option<Neighbour>,
     rng: Rng,
     values: u64,
 }
@@ -179,6 +190,7 @@ impl Simulation {
             variant: variant.clone(),
             db: None,
             held: None,
+            neighbour: variant.resources.as_ref().map(Neighbour::new),
             rng,
             values: 0,
         }
@@ -228,6 +240,7 @@ impl Simulation {
 
     /// Runs one step. An error is an error of the store.
     pub fn act(&mut self, step: &ScriptStep) -> Result<()> {
+        self.neighbour.iter_mut().for_each(Neighbour::act);
         let result = self.act_and_note(step);
         if let Some(db) = &self.db {
             let durable = db.durable_seq().get();

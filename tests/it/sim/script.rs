@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use encryption::KeyRing;
 use siltstone::operators::AppendOperator;
-use siltstone::{Options, PartitionOptions};
+use siltstone::{Options, PartitionOptions, ResourceOptions, Resources};
 use testkit::Rng;
 
 use crate::store;
@@ -83,6 +83,8 @@ pub struct Variant {
     pub may_lose_log: bool,
     /// Every file is encrypted by these.
     pub keys: Option<KeyRing>,
+    /// All databases of a run share these: the store, its images, and another one.
+    pub resources: Option<Resources>,
     weights: Weights,
     /// Largest value in bytes, and one in how many is as large as three segments.
     value_bytes: u64,
@@ -95,6 +97,15 @@ impl Variant {
     /// The same on an encrypted store.
     pub fn encrypted(&self) -> Variant {
         Variant { keys: Some(store::keys()), ..self.clone() }
+    }
+
+    /// The same with little of everything, which the databases of a run share.
+    pub fn shared(&self) -> Variant {
+        let options = ResourceOptions::new().cache_bytes(64 << 10).write_buffer_bytes(12 << 10);
+        // Steps wait for no rate.
+        let options = options.open_files_max(4).background_bytes_per_second(64 << 10);
+        let resources = Some(Resources::new(options).unwrap());
+        Variant { resources, ..self.clone() }
     }
 }
 
@@ -120,6 +131,7 @@ pub fn variants() -> Vec<Variant> {
         has_unlogged: false,
         may_lose_log: false,
         keys: None,
+        resources: None,
         weights: Weights { put: 20, delete: 3, step: 2, wait: 1, ..Weights::default() },
         value_bytes: 60,
         huge: 0,

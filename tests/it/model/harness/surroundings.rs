@@ -1,19 +1,16 @@
-//! The keys of a store that is encrypted, and another database that shares its resources. The files of both have the
-//! same numbers, and their keys have different values.
+//! The keys of a store that is encrypted, and another database that shares its resources.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use encryption::KeyRing;
 use lsm_core::fs::MemFs;
-use siltstone::{BackgroundMode, Db, Options, Partition, ResourceOptions, Resources};
+use siltstone::{BackgroundMode, Db, Options, ResourceOptions, Resources};
 use testkit::rng::Rng;
 
 use super::DIR;
 use crate::clock::ManualClock;
-use crate::store::{self, stepped};
-
-const KEYS: u32 = 40;
+use crate::neighbour::Neighbour;
+use crate::store;
 
 /// The keys and resources that a store is opened with.
 #[derive(Default)]
@@ -54,37 +51,5 @@ impl Surroundings {
     /// Lets the other database do something.
     pub fn act(&mut self) {
         self.neighbour.iter_mut().for_each(Neighbour::act);
-    }
-}
-
-struct Neighbour {
-    db: Db,
-    partition: Partition,
-    /// The value of each key.
-    contents: BTreeMap<u32, u32>,
-    count: u32,
-}
-
-impl Neighbour {
-    fn new(resources: &Resources) -> Neighbour {
-        let db = stepped(Arc::new(MemFs::new()), "/db", 2).resources(resources).open().unwrap();
-        let partition = db.partition("default").unwrap();
-        Neighbour { db, partition, contents: BTreeMap::new(), count: 0 }
-    }
-
-    /// Writes a key, reads another one, and does some background work.
-    fn act(&mut self) {
-        self.count += 1;
-        let key = self.count * 7 % KEYS;
-        self.partition.put(key.to_be_bytes(), self.count.to_be_bytes()).unwrap();
-        self.contents.insert(key, self.count);
-        if self.count.is_multiple_of(16) {
-            self.db.flush().unwrap();
-        }
-        self.db.step().unwrap();
-        let asked = self.count * 13 % KEYS;
-        let found = self.partition.get(asked.to_be_bytes()).unwrap();
-        let expected = self.contents.get(&asked).map(|value| value.to_be_bytes().to_vec());
-        assert_eq!(found.map(|value| value.to_vec()), expected, "key {asked} of the neighbour");
     }
 }
