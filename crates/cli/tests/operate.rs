@@ -34,6 +34,17 @@ impl Running {
     }
 }
 
+/// Kills the readers of a list that are left if the test fails.
+struct Readers<'a>(&'a Path);
+
+impl Drop for Readers<'_> {
+    fn drop(&mut self) {
+        for process in processes(self.0).iter().filter_map(|it| it.parse().ok()) {
+            let _ = Pid::from_raw(process).map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
 /// Starts a server or a router, and returns its address.
 fn start(at: &Path, args: &[&str]) -> (Running, String) {
     let mut command = Command::new(COMMAND);
@@ -141,6 +152,7 @@ fn refused(output: &Output, code: i32, text: &str) {
 fn readers_follow_the_load_and_no_read_fails() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
+    let _readers = Readers(at);
     let (primary, address) = start(at, &["serve", "db"]);
     let running = operate(at, &address);
     while lines(at, "nodes").len() < 2 {
@@ -193,6 +205,31 @@ fn readers_follow_the_load_and_no_read_fails() {
     primary.end();
 }
 
+#[test]
+fn a_second_signal_leaves_a_reader_that_hangs() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let at = folder.path();
+    let _readers = Readers(at);
+    let (primary, address) = start(at, &["serve", "db"]);
+    let mut running = operate(at, &address);
+    while lines(at, "nodes").len() < 2 {
+        std::thread::yield_now();
+    }
+    let before = processes(at);
+    let reader = before[0].parse().ok().and_then(Pid::from_raw).expect("it is a process");
+    kill_process(reader, Signal::STOP).expect("the reader runs");
+    kill_process(Pid::from_child(&running.0), Signal::TERM).expect("the operator runs");
+    while lines(at, "nodes").len() == 2 {
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&running.0), Signal::TERM).expect("the operator runs");
+    assert_eq!(running.0.wait().expect("it ends").code(), Some(1), "{}", log(at));
+    assert!(log(at).contains("ended by a second signal"), "{}", log(at));
+    // The next operator takes it over.
+    assert_eq!(processes(at), before);
+    primary.end();
+}
+
 fn run(at: &Path, line: &str) -> Output {
     let mut command = Command::new(COMMAND);
     command.current_dir(at).args(["operate", "db", "--nodes", "nodes"]);
@@ -218,6 +255,7 @@ fn wrong_arguments_and_readers_that_do_not_start_are_named() {
     std::fs::remove_file(at.join("nodes.readers")).expect("it is there");
 
     // There is no database to follow.
+    let _readers = Readers(at);
     let running = operate(at, "127.0.0.1:1");
     while !log(at).contains("died: exit status: 1; error:") {
         std::thread::yield_now();

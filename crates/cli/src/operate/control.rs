@@ -54,6 +54,8 @@ pub(super) trait Launcher {
     fn end(&mut self, name: &str) -> Result<(), Failure>;
     /// Ends a reader that did not end.
     fn kill(&mut self, name: &str) -> Result<(), Failure>;
+    /// Another operator has the readers now.
+    fn is_replaced(&self) -> bool;
 }
 
 /// The rest of the world.
@@ -118,6 +120,8 @@ pub(super) struct Control {
     /// Deaths since a reader was stable.
     deaths: u32,
     is_ending: bool,
+    /// The launcher has listed the readers in the last round.
+    is_known: bool,
 }
 
 impl Control {
@@ -136,17 +140,23 @@ impl Control {
             due: Vec::new(),
             deaths: 0,
             is_ending: false,
+            is_known: false,
         }
     }
 
     /// Looks at the readers once, and does what is due at `now`.
     pub(super) fn round(&mut self, now: Duration) {
-        match self.launcher.readers() {
+        let listed = self.launcher.readers();
+        self.is_known = listed.is_ok();
+        match listed {
             Ok(instances) => self.reconcile(now, instances),
             Err(failure) => return self.report("cannot list the readers", &failure),
         }
         let load = self.look(now);
-        if !self.is_ending {
+        if self.is_ending {
+            // In each round: a reader may be taken over, or be the primary no more, after the first one.
+            (0..self.readers.len()).for_each(|at| self.stop_at(now, at));
+        } else {
             self.end_stuck(now);
             self.decide(now, load);
             self.start_due(now);
@@ -163,16 +173,15 @@ impl Control {
         }
     }
 
-    /// Stops all readers from the next round on.
-    pub(super) fn end(&mut self, now: Duration) {
+    /// Stops all readers from the next round on that knows them.
+    pub(super) fn end(&mut self) {
         self.is_ending = true;
-        self.due.clear();
-        (0..self.readers.len()).for_each(|at| self.stop_at(now, at));
     }
 
-    /// Returns whether all readers are gone, but for one that is the primary.
+    /// Returns whether all readers are gone, but for one that is the primary; or are those of another operator.
     pub(super) fn is_over(&self) -> bool {
-        self.readers.iter().all(|it| it.stage == Stage::Primary)
+        let is_empty = self.readers.iter().all(|it| it.stage == Stage::Primary);
+        self.launcher.is_replaced() || (self.is_known && is_empty)
     }
 
     fn report(&mut self, what: &str, failure: &Failure) {

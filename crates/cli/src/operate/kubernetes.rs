@@ -49,6 +49,8 @@ pub(super) struct Pods {
     holder: String,
     /// The time of the last renewal.
     renewed: Option<Duration>,
+    /// Another operator held the lease when it was last read.
+    is_replaced: bool,
     /// Pods that this operator has asked to end.
     ending: BTreeSet<String>,
 }
@@ -108,6 +110,7 @@ impl Pods {
             name: name.to_owned(),
             holder: format!("{host}-{}-{started}", std::process::id()),
             renewed: None,
+            is_replaced: false,
             ending: BTreeSet::new(),
         };
         pods.hold()?;
@@ -153,7 +156,9 @@ impl Pods {
         let name = self.name.clone();
         let found = self.runtime.block_on(self.leases.get_opt(&name));
         let found = found.map_err(|e| failed(&format!("read lease {name}"), &e))?;
-        if let Some(other) = found.as_ref().and_then(|it| self.other_holder(it, now)) {
+        let other = found.as_ref().and_then(|it| self.other_holder(it, now));
+        self.is_replaced = other.is_some();
+        if let Some(other) = other {
             let text = format!("another operator, {other}, holds lease {name}");
             return Err(Failure::Io(text));
         }
@@ -256,6 +261,10 @@ impl Launcher for Pods {
 
     fn kill(&mut self, name: &str) -> Result<(), Failure> {
         self.delete(name, &DeleteParams::default().grace_period(0))
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 }
 

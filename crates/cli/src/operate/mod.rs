@@ -237,9 +237,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         match received.recv_timeout(interval) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) if args.leave => return Ok(()),
+            Ok(()) if is_ending => {
+                let text = "ended by a second signal; readers that did not end go on";
+                return Err(Failure::Io(text.to_owned()));
+            }
             Ok(()) => {
                 is_ending = true;
-                control.end(clock.now());
+                control.end();
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::Io("cannot wait for signals any more".to_owned()));

@@ -278,6 +278,11 @@ impl Launcher for Processes {
     fn kill(&mut self, name: &str) -> Result<(), Failure> {
         self.signal(name, Signal::KILL)
     }
+
+    /// The lock of the list of nodes is held until the end.
+    fn is_replaced(&self) -> bool {
+        false
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the log of a process, no file of a database")]

@@ -1,6 +1,8 @@
 //! The control loop in a simulated world: readers start, answer late or not at all, die, hang and are promoted, while the
 //! load rises and falls. Time is a number.
 
+mod endings;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -64,6 +66,8 @@ struct World {
     ends: usize,
     kills: usize,
     deaths: usize,
+    /// Another operator has the readers.
+    is_replaced: bool,
     said: Vec<String>,
 }
 
@@ -197,6 +201,10 @@ impl Launcher for Handle {
         reader.is_dead = true;
         Ok(())
     }
+
+    fn is_replaced(&self) -> bool {
+        self.0.borrow().is_replaced
+    }
 }
 
 impl Env for Handle {
@@ -263,6 +271,7 @@ fn world(rng: Rng, trouble: Trouble) -> Shared {
         ends: 0,
         kills: 0,
         deaths: 0,
+        is_replaced: false,
         said: Vec::new(),
     }))
 }
@@ -354,8 +363,7 @@ fn bounds_and_drains_hold_over_silence_deaths_and_failed_starts() {
         let load = world.borrow().load;
         let listed = world.borrow().listed().len();
         assert!(bounds(load).contains(&listed), "{load}: {listed}, seed {seed}");
-        let now = world.borrow().now;
-        control.end(now);
+        control.end();
         run(&mut control, &world, 60);
         assert!(control.is_over() && world.borrow().readers.is_empty(), "seed {seed}");
         assert!(world.borrow().listed().is_empty());
@@ -390,8 +398,7 @@ fn a_reader_that_is_promoted_is_left_alone() {
     assert!(world.borrow().listed().contains(&first));
     // It serves reads, too, so that one reader is enough for the rest.
     assert_eq!(world.borrow().listed().len(), 2);
-    let now = world.borrow().now;
-    control.end(now);
+    control.end();
     run(&mut control, &world, 60);
     assert!(control.is_over());
     assert_eq!(world.borrow().listed(), [first]);

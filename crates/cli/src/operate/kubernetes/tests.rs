@@ -248,9 +248,8 @@ impl Env for std::rc::Rc<std::cell::RefCell<Load>> {
     fn say(&mut self, _: &str) {}
 }
 
-#[test]
-fn pods_are_listed_while_they_serve_and_all_end_with_the_operator() {
-    let node = Node::new("loop");
+/// The control loop of two pods.
+fn control(launcher: Pods, load: &std::rc::Rc<std::cell::RefCell<Load>>) -> Control {
     let targets = Targets {
         min: 2,
         max: 4,
@@ -261,16 +260,41 @@ fn pods_are_listed_while_they_serve_and_all_end_with_the_operator() {
     };
     let second = Duration::from_secs(1);
     let times = Times { start: second * 9, quiet: second * 2, drain: second * 9, end: second * 9 };
+    Control::new(Box::new(launcher), Box::new(load.clone()), Decider::new(targets), times)
+}
+
+#[test]
+fn an_operator_that_lost_its_lease_ends_and_deletes_no_pod() {
+    let node = Node::new("lost");
     let load = Load { rate: 0, rounds: 0, published: Vec::new() };
     let load = std::rc::Rc::new(std::cell::RefCell::new(load));
-    let launcher = Box::new(node.launcher().unwrap());
-    let mut control = Control::new(launcher, Box::new(load.clone()), Decider::new(targets), times);
+    let mut first = control(node.launcher().unwrap(), &load);
+    // The pods start, and have no address yet.
+    first.round(Duration::ZERO);
+    assert_eq!(node.list().len(), 2);
+    node.clock.0.store(20, Ordering::SeqCst);
+    let mut second = control(node.launcher().unwrap(), &load);
+    first.end();
+    first.round(Duration::from_secs(1));
+    assert!(first.is_over());
+    assert!(node.list().iter().all(|it| it.metadata.deletion_timestamp.is_none()));
+    second.round(Duration::from_secs(1));
+    assert_eq!(node.list().len(), 2);
+}
+
+#[test]
+fn pods_are_listed_while_they_serve_and_all_end_with_the_operator() {
+    let node = Node::new("loop");
+    let second = Duration::from_secs(1);
+    let load = Load { rate: 0, rounds: 0, published: Vec::new() };
+    let load = std::rc::Rc::new(std::cell::RefCell::new(load));
+    let mut control = control(node.launcher().unwrap(), &load);
     for at in 0..4 {
         control.round(second * at);
         node.run();
     }
     assert_eq!(load.borrow().published, ["10.0.0.1:6379", "10.0.0.2:6379"]);
-    control.end(second * 4);
+    control.end();
     for at in 4..12 {
         control.round(second * at);
         node.run();
