@@ -167,10 +167,11 @@ impl Control {
             .filter(|it| matches!(it.stage, Stage::Serving { .. } | Stage::Primary));
         let serving = serving.filter_map(|it| it.addresses.as_ref());
         let serving: Vec<String> = serving.map(|it| it.requests.clone()).collect();
-        match self.env.publish(&serving) {
-            Ok(()) => self.end_quiet(now),
-            Err(failure) => self.report("routers do not know the readers", &failure),
+        let published = self.env.publish(&serving);
+        if let Err(failure) = &published {
+            self.report("routers do not know the readers", failure);
         }
+        self.end_quiet(now, published.is_ok());
     }
 
     /// Stops all readers from the next round on that knows them.
@@ -358,15 +359,17 @@ impl Control {
         }
     }
 
-    /// Ends the readers that routers have left, and those that do not end.
-    fn end_quiet(&mut self, now: Duration) {
+    /// Ends the readers that routers have left, and those that do not end. If the list of nodes could not be written, the
+    /// limits alone end them.
+    fn end_quiet(&mut self, now: Duration, is_published: bool) {
         for at in 0..self.readers.len() {
             let reader = &mut self.readers[at];
             match &mut reader.stage {
                 // Routers are to see the list of this round first.
                 Stage::Draining { since, .. } if *since == now => {}
                 Stage::Draining { since, quiet } => {
-                    let answer = reader.seen.as_ref().filter(|(at, _)| *at == now);
+                    // A router that still sees it in the list may send it something at any time.
+                    let answer = reader.seen.as_ref().filter(|(at, _)| is_published && *at == now);
                     let count = answer.map(|(_, figures)| figures.operations);
                     let is_same = quiet.is_some_and(|(_, before)| Some(before) == count);
                     if !is_same {

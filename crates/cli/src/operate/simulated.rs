@@ -66,6 +66,8 @@ struct World {
     ends: usize,
     kills: usize,
     deaths: usize,
+    /// The list of nodes cannot be written.
+    cannot_publish: bool,
     /// Another operator has the readers.
     is_replaced: bool,
     said: Vec<String>,
@@ -178,11 +180,13 @@ impl Launcher for Handle {
         let mut world = self.0.borrow_mut();
         world.ends += 1;
         let now = world.now;
+        let cannot_publish = world.cannot_publish;
         if let Some(reader) = world.readers.get_mut(name) {
             assert!(!reader.is_primary, "the primary is asked to end");
             let is_quiet = reader.operations < 1.0
                 || now.saturating_sub(reader.last_request) + REREAD >= QUIET;
-            assert!(is_quiet || reader.is_dead, "{name} is asked to end while it gets requests");
+            let may_end = is_quiet || reader.is_dead || cannot_publish;
+            assert!(may_end, "{name} is asked to end while it gets requests");
             reader.asked_to_end = Some(now);
         }
         Ok(())
@@ -225,6 +229,9 @@ impl Env for Handle {
 
     fn publish(&mut self, readers: &[String]) -> Result<(), Failure> {
         let mut world = self.0.borrow_mut();
+        if world.cannot_publish {
+            return Err(Failure::Io("the disk is full".to_owned()));
+        }
         if world.listed() != readers {
             for name in readers {
                 let is_known = world.listed().contains(name) || world.is_up(name);
@@ -271,6 +278,7 @@ fn world(rng: Rng, trouble: Trouble) -> Shared {
         ends: 0,
         kills: 0,
         deaths: 0,
+        cannot_publish: false,
         is_replaced: false,
         said: Vec::new(),
     }))

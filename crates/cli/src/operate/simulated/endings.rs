@@ -49,3 +49,19 @@ fn a_primary_that_becomes_a_reader_at_the_end_ends_too() {
     run(&mut control, &world, 60);
     assert!(control.is_over() && world.borrow().readers.is_empty());
 }
+
+#[test]
+fn readers_end_within_their_limits_although_routers_do_not_know_it() {
+    let (world, mut control) = serving(6, 290.0);
+    world.borrow_mut().cannot_publish = true;
+    for reader in world.borrow_mut().readers.values_mut() {
+        reader.ends_after = None;
+    }
+    control.end();
+    // They get requests until the last moment, so they do not end before it.
+    run(&mut control, &world, DRAIN.as_secs());
+    assert_eq!(world.borrow().ends, 0);
+    run(&mut control, &world, END.as_secs() + 3);
+    assert!(control.is_over(), "{:?}", world.borrow().said);
+    assert_eq!((world.borrow().ends, world.borrow().kills), (3, 3));
+}
