@@ -3,7 +3,8 @@
 //! ```text
 //! decide    the number of readers for a load          control   the readers, from start to end
 //! figures   the metrics of a server                   nodes     the file that routers read
-//! process   readers as processes of this machine     kubernetes  readers as pods (feature `pods`)
+//! process   readers as processes of this machine      readers   the file of these processes
+//! kubernetes  readers as pods (feature `pods`)
 //! ```
 
 mod control;
@@ -13,6 +14,7 @@ mod figures;
 mod kubernetes;
 mod nodes;
 mod process;
+mod readers;
 #[cfg(test)]
 mod simulated;
 

@@ -1,8 +1,8 @@
 //! [`Processes`]: a launcher that runs readers as processes of this machine.
 //!
 //! Each reader is `siltstone serve DATABASE` with free ports, in a process group of its own, so that Ctrl-C reaches the operator
-//! alone. A file next to the list of nodes names them, one a line: process, address of the protocol, address of the metrics.
-//! An operator that starts takes over the readers of this file that still run.
+//! alone. A file next to the list of nodes names them. An operator that starts takes over the readers of this file that still
+//! run.
 //!
 //! Invariant: no signal goes to a process that is not known to be a reader of this operator. A child is not waited for
 //! before its end was seen; a process of an earlier operator has named its number at its address.
@@ -12,14 +12,14 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::control::{Addresses, Instance, Launcher};
 use super::figures::{Asker, Silence};
 use super::nodes::{replace, with_ending};
-use crate::output::{Failure, note};
+use super::readers::ReadersFile;
+use crate::output::Failure;
 
 /// The readers' command line.
 #[derive(Clone, Debug)]
@@ -54,14 +54,11 @@ struct Running {
 pub(super) struct Processes {
     spec: Spec,
     nodes: PathBuf,
+    file: ReadersFile,
     running: BTreeMap<String, Running>,
     /// Addresses of readers that have ended as they were asked to: routers know them already.
     free: Vec<Addresses>,
 }
-
-/// The times that a reader of the file which does not listen yet gets, one each tenth of a second.
-const TRIES: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
 
 impl Running {
     fn number(&self) -> Pid {
@@ -95,37 +92,21 @@ impl Processes {
     /// # Errors
     /// A reader of the file that has a process and does not answer: it may be one, and must not be lost.
     pub(super) fn new(spec: Spec, nodes: PathBuf) -> Result<Processes, Failure> {
-        let path = with_ending(&nodes, ".readers");
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Failure::io("read", &path, &error)),
-        };
+        let file = ReadersFile::new(&nodes, spec.asker.clone());
         let mut running = BTreeMap::new();
-        for (number, line) in text.lines().enumerate() {
-            let (pid, addresses) = parse(line).ok_or_else(|| {
-                let at = format!("{}:{}", path.display(), number + 1);
-                Failure::Usage(format!("{at}: a line is PROCESS ADDRESS ADDRESS, not {line:?}"))
-            })?;
-            if !is_reader(&spec.asker, pid, &addresses, &path)? {
-                continue;
-            }
+        for (pid, addresses) in file.left()? {
             let process = Process::Adopted(pid);
             let name = addresses.requests.clone();
             running.insert(name, Running { process, addresses, is_ending: false });
         }
-        let processes = Processes { spec, nodes, running, free: Vec::new() };
+        let processes = Processes { spec, nodes, file, running, free: Vec::new() };
         processes.save()?;
         Ok(processes)
     }
 
     /// Writes the file of the readers.
     fn save(&self) -> Result<(), Failure> {
-        let lines = self.running.values().map(|it| {
-            let Addresses { requests, figures } = &it.addresses;
-            format!("{} {requests} {figures}\n", it.number().as_raw_nonzero())
-        });
-        replace(&with_ending(&self.nodes, ".readers"), &lines.collect::<String>())
+        self.file.write(self.running.values().map(|it| (it.number(), &it.addresses)))
     }
 
     /// Two addresses at which no process listens. Another process may take them; the reader fails then, and is started again.
@@ -176,49 +157,6 @@ impl Processes {
 
 fn bind(address: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|e| Failure::Io(format!("cannot listen at {address}: {e}")))
-}
-
-/// Reads a line of the file of readers.
-fn parse(line: &str) -> Option<(Pid, Addresses)> {
-    let mut words = line.split_whitespace().map(str::to_owned);
-    let pid = words.next()?.parse().ok().filter(|pid| *pid > 1).and_then(Pid::from_raw)?;
-    let addresses = Addresses { requests: words.next()?, figures: words.next()? };
-    words.next().is_none().then_some((pid, addresses))
-}
-
-/// Returns whether process `pid` serves at the address; a process that does not listen gets some time to begin.
-fn is_reader(
-    asker: &Asker,
-    pid: Pid,
-    addresses: &Addresses,
-    path: &std::path::Path,
-) -> Result<bool, Failure> {
-    for _ in 0..TRIES {
-        if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-            return Ok(false);
-        }
-        match asker.figures_of(&addresses.figures) {
-            Ok(figures) => {
-                return Ok(figures.process == u32::try_from(pid.as_raw_nonzero().get()).ok());
-            }
-            Err(Silence::Refused) => std::thread::park_timeout(PAUSE),
-            Err(Silence::Other(what)) => {
-                let text = format!(
-                    "process {} of {} is at {} and gives no figures ({what}): end it, or strike its line",
-                    pid.as_raw_nonzero(),
-                    path.display(),
-                    addresses.figures
-                );
-                return Err(Failure::Io(text));
-            }
-        }
-    }
-    note(format_args!(
-        "siltstone: process {} does not listen at {}, and is no reader",
-        pid.as_raw_nonzero(),
-        addresses.figures
-    ));
-    Ok(false)
 }
 
 impl Launcher for Processes {
@@ -291,52 +229,4 @@ fn open_to_append(
     path: &std::path::Path,
 ) -> Result<std::fs::File, Failure> {
     options.append(true).open(path).map_err(|e| Failure::io("open", path, &e))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-
-    use super::*;
-
-    /// Answers one request with a page.
-    fn answering(page: &'static str) -> (Addresses, std::thread::JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let figures = listener.local_addr().unwrap().to_string();
-        let thread = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 1000];
-            assert!(stream.read(&mut request).unwrap() > 0);
-            write!(stream, "HTTP/1.1 200 OK\r\n\r\n{page}").unwrap();
-        });
-        (Addresses { requests: "127.0.0.1:1".to_owned(), figures }, thread)
-    }
-
-    #[test]
-    fn only_a_process_that_names_its_number_is_taken_over() {
-        let path = std::path::Path::new("nodes.readers");
-        // This process lives, and is no reader.
-        let own = rustix::process::getpid();
-        let (addresses, thread) =
-            answering("siltstone_server_up 1\nsiltstone_server_process_id 1\n");
-        assert!(!is_reader(&Asker::default(), own, &addresses, path).unwrap());
-        thread.join().unwrap();
-        let (addresses, thread) = answering("hello");
-        let Err(Failure::Io(text)) = is_reader(&Asker::default(), own, &addresses, path) else {
-            panic!("a reader that gives no figures is lost")
-        };
-        assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");
-        thread.join().unwrap();
-    }
-
-    #[test]
-    fn lines_of_readers_are_read_as_written() {
-        let (pid, addresses) = parse("77 127.0.0.1:1 127.0.0.1:2").unwrap();
-        assert_eq!(pid.as_raw_nonzero().get(), 77);
-        assert_eq!((&*addresses.requests, &*addresses.figures), ("127.0.0.1:1", "127.0.0.1:2"));
-        // A signal to 0 or to a negative number would reach a whole group of processes.
-        for wrong in ["", "77 a", "77 a b c", "0 a b", "-5 a b", "1 a b", "x a b"] {
-            assert!(parse(wrong).is_none(), "{wrong}");
-        }
-    }
 }

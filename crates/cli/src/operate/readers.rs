@@ -1,0 +1,154 @@
+//! [`ReadersFile`]: the readers of an operator that are processes, for the next operator.
+//!
+//! One line each: process, address of the protocol, address of the metrics.
+//!
+//! Invariant: a process is taken for a reader only if it has named its number at its address. Numbers are given again.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, test_kill_process};
+
+use super::control::Addresses;
+use super::figures::{Asker, Silence};
+use super::nodes::{replace, with_ending};
+use crate::output::{Failure, note};
+
+/// The times that a reader which does not listen yet gets, one each tenth of a second.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The file next to a list of nodes that names the readers.
+#[derive(Debug)]
+pub(super) struct ReadersFile {
+    path: PathBuf,
+    asker: Asker,
+}
+
+impl ReadersFile {
+    pub(super) fn new(nodes: &Path, asker: Asker) -> ReadersFile {
+        ReadersFile { path: with_ending(nodes, ".readers"), asker }
+    }
+
+    /// The readers that an earlier operator has left, and that still run.
+    ///
+    /// # Errors
+    /// A process of the file that lives and does not answer: it may be a reader, and must not be lost.
+    pub(super) fn left(&self) -> Result<Vec<(Pid, Addresses)>, Failure> {
+        let path = &self.path;
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(Failure::io("read", path, &error)),
+        };
+        let mut left = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let (pid, addresses) = parse(line).ok_or_else(|| {
+                let at = format!("{}:{}", path.display(), number + 1);
+                Failure::Usage(format!("{at}: a line is PROCESS ADDRESS ADDRESS, not {line:?}"))
+            })?;
+            if self.is_reader(pid, &addresses)? {
+                left.push((pid, addresses));
+            }
+        }
+        Ok(left)
+    }
+
+    /// Replaces the file.
+    pub(super) fn write<'a>(
+        &self,
+        readers: impl Iterator<Item = (Pid, &'a Addresses)>,
+    ) -> Result<(), Failure> {
+        let lines = readers.map(|(pid, Addresses { requests, figures })| {
+            format!("{} {requests} {figures}\n", pid.as_raw_nonzero())
+        });
+        replace(&self.path, &lines.collect::<String>())
+    }
+
+    /// Returns whether process `pid` serves at the address; a process that does not listen gets some time to begin.
+    fn is_reader(&self, pid: Pid, addresses: &Addresses) -> Result<bool, Failure> {
+        for _ in 0..TRIES {
+            if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+                return Ok(false);
+            }
+            match self.asker.figures_of(&addresses.figures) {
+                Ok(figures) => {
+                    return Ok(figures.process == u32::try_from(pid.as_raw_nonzero().get()).ok());
+                }
+                Err(Silence::Refused) => std::thread::park_timeout(PAUSE),
+                Err(Silence::Other(what)) => {
+                    let text = format!(
+                        "process {} of {} is at {} and gives no figures ({what}): end it, or strike its line",
+                        pid.as_raw_nonzero(),
+                        self.path.display(),
+                        addresses.figures
+                    );
+                    return Err(Failure::Io(text));
+                }
+            }
+        }
+        note(format_args!(
+            "siltstone: process {} does not listen at {}, and is no reader",
+            pid.as_raw_nonzero(),
+            addresses.figures
+        ));
+        Ok(false)
+    }
+}
+
+/// Reads a line.
+fn parse(line: &str) -> Option<(Pid, Addresses)> {
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let pid = words.next()?.parse().ok().filter(|pid| *pid > 1).and_then(Pid::from_raw)?;
+    let addresses = Addresses { requests: words.next()?, figures: words.next()? };
+    words.next().is_none().then_some((pid, addresses))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one request with a page.
+    fn answering(page: &'static str) -> (Addresses, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let figures = listener.local_addr().unwrap().to_string();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1000];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            write!(stream, "HTTP/1.1 200 OK\r\n\r\n{page}").unwrap();
+        });
+        (Addresses { requests: "127.0.0.1:1".to_owned(), figures }, thread)
+    }
+
+    #[test]
+    fn only_a_process_that_names_its_number_is_taken_over() {
+        let file = ReadersFile::new(Path::new("nodes"), Asker::default());
+        // This process lives, and is no reader.
+        let own = rustix::process::getpid();
+        let (addresses, thread) =
+            answering("siltstone_server_up 1\nsiltstone_server_process_id 1\n");
+        assert!(!file.is_reader(own, &addresses).unwrap());
+        thread.join().unwrap();
+        let (addresses, thread) = answering("hello");
+        let Err(Failure::Io(text)) = file.is_reader(own, &addresses) else {
+            panic!("a reader that gives no figures is lost")
+        };
+        assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn lines_of_readers_are_read_as_written() {
+        let (pid, addresses) = parse("77 127.0.0.1:1 127.0.0.1:2").unwrap();
+        assert_eq!(pid.as_raw_nonzero().get(), 77);
+        assert_eq!((&*addresses.requests, &*addresses.figures), ("127.0.0.1:1", "127.0.0.1:2"));
+        // A signal to 0 or to a negative number would reach a whole group of processes.
+        for wrong in ["", "77 a", "77 a b c", "0 a b", "-5 a b", "1 a b", "x a b"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+}
