@@ -172,7 +172,9 @@ impl Asker {
 }
 
 fn exchange(mut stream: impl Read + Write, address: &str, path: &str) -> std::io::Result<String> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    // One write: an answer to a part of it would end in a reset.
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(PAGE_BYTES_MAX).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
