@@ -105,7 +105,8 @@ fn log(at: &Path) -> String {
 /// The processes of the readers.
 fn processes(at: &Path) -> Vec<String> {
     let lines = lines(at, "nodes.readers");
-    lines.iter().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+    // The first line is the arguments.
+    lines.iter().skip(1).filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
 }
 
 fn connect(address: &str) -> TcpStream {
@@ -183,6 +184,9 @@ fn readers_follow_the_load_and_no_read_fails() {
     let before = processes(at);
     drop(running);
     read_until(&mut client, Duration::ZERO, || true);
+    let mut other = operator(at, &address);
+    other.args(["--level", "posts=3"]);
+    refused(&other.output().expect("it ends"), 2, "nodes.readers: its readers run with");
     let running = operate(at, &address);
     read_until(&mut client, slow, || log(at).contains("takes over reader"));
     assert_eq!(processes(at), before);
@@ -250,8 +254,10 @@ fn wrong_arguments_and_readers_that_do_not_start_are_named() {
     ] {
         refused(&run(at, line), 2, text);
     }
-    std::fs::write(at.join("nodes.readers"), "1 a\n").expect("a file can be written");
-    refused(&run(at, "--p99 1"), 2, "nodes.readers:1");
+    for (text, place) in [("2 a b\n", "nodes.readers:1"), ("[]\n1 a\n", "nodes.readers:2")] {
+        std::fs::write(at.join("nodes.readers"), text).expect("a file can be written");
+        refused(&run(at, "--p99 1"), 2, place);
+    }
     std::fs::remove_file(at.join("nodes.readers")).expect("it is there");
 
     // There is no database to follow.

@@ -18,7 +18,7 @@ mod readers;
 #[cfg(test)]
 mod simulated;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -193,16 +193,24 @@ fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
     let Some(database) = &args.database else {
         return Err(Failure::Usage("a database is needed".to_owned()));
     };
+    let is_folder = url_of(database).is_none();
     let program = std::env::current_exe();
     let spec = Spec {
         program: program.map_err(|e| Failure::io("find", "siltstone".as_ref(), &e))?,
-        database: database.clone(),
-        is_folder: url_of(database).is_none(),
+        database: if is_folder { whole(database)? } else { database.clone() },
+        is_folder,
         host: args.host.clone(),
         more: args.more.clone(),
         asker: args.asker(),
     };
     Ok(Box::new(Processes::new(spec, args.nodes.clone())?))
+}
+
+/// The path of a folder from the root on, so that another operator can compare it.
+fn whole(folder: &Path) -> Result<PathBuf, Failure> {
+    // What is not there yet has no canonical path.
+    let path = std::fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
+    path.map_err(|e| Failure::io("find", folder, &e))
 }
 
 /// Operates until a signal.

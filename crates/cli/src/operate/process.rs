@@ -8,6 +8,7 @@
 //! before its end was seen; a process of an earlier operator has named its number at its address.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use crate::output::Failure;
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) program: PathBuf,
-    /// Folder, or URL of a bucket.
+    /// Folder, from the root on, or URL of a bucket.
     pub(super) database: PathBuf,
     pub(super) is_folder: bool,
     /// The host of the addresses.
@@ -60,6 +61,18 @@ pub(super) struct Processes {
     free: Vec<Addresses>,
 }
 
+impl Spec {
+    /// The arguments of every reader.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec!["serve".into(), self.database.clone().into_os_string()];
+        if self.is_folder {
+            arguments.push("--secondary".into());
+        }
+        arguments.extend(self.more.iter().map(OsString::from));
+        arguments
+    }
+}
+
 impl Running {
     fn number(&self) -> Pid {
         match &self.process {
@@ -90,9 +103,9 @@ impl Processes {
     /// Takes over the readers that an earlier operator has left.
     ///
     /// # Errors
-    /// A reader of the file that has a process and does not answer: it may be one, and must not be lost.
+    /// Those of [`ReadersFile::left`].
     pub(super) fn new(spec: Spec, nodes: PathBuf) -> Result<Processes, Failure> {
-        let file = ReadersFile::new(&nodes, spec.asker.clone());
+        let file = ReadersFile::new(&nodes, &spec.arguments(), spec.asker.clone());
         let mut running = BTreeMap::new();
         for (pid, addresses) in file.left()? {
             let process = Process::Adopted(pid);
@@ -168,12 +181,9 @@ impl Launcher for Processes {
         let file = open_to_append(file, &log)?;
         let spec = &self.spec;
         let mut command = Command::new(&spec.program);
-        command.arg("serve").arg(&spec.database);
-        if spec.is_folder {
-            command.arg("--secondary");
-        }
+        command.args(spec.arguments());
         command.args(["--listen", &addresses.requests, "--http", &addresses.figures]);
-        command.args(&spec.more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = command.process_group(0).spawn();
         let child = child.map_err(|e| Failure::io("start", &spec.program, &e))?;
         let name = addresses.requests.clone();

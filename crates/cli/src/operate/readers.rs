@@ -1,9 +1,11 @@
 //! [`ReadersFile`]: the readers of an operator that are processes, for the next operator.
 //!
-//! One line each: process, address of the protocol, address of the metrics.
+//! The first line is the arguments of all of them, the others are one reader each: process, address of the protocol, address
+//! of the metrics.
 //!
 //! Invariant: a process is taken for a reader only if it has named its number at its address. Numbers are given again.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,18 +24,24 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct ReadersFile {
     path: PathBuf,
+    /// The first line.
+    arguments: String,
     asker: Asker,
 }
 
 impl ReadersFile {
-    pub(super) fn new(nodes: &Path, asker: Asker) -> ReadersFile {
-        ReadersFile { path: with_ending(nodes, ".readers"), asker }
+    /// The file next to `nodes` of readers with these arguments.
+    pub(super) fn new(nodes: &Path, arguments: &[OsString], asker: Asker) -> ReadersFile {
+        // As a list of literals it is one line, whatever is in the arguments.
+        let arguments = format!("{arguments:?}");
+        ReadersFile { path: with_ending(nodes, ".readers"), arguments, asker }
     }
 
     /// The readers that an earlier operator has left, and that still run.
     ///
     /// # Errors
-    /// A process of the file that lives and does not answer: it may be a reader, and must not be lost.
+    /// A process of the file that lives and does not answer: it may be a reader, and must not be lost. Readers that run with
+    /// other arguments: they serve another database, or other users.
     pub(super) fn left(&self) -> Result<Vec<(Pid, Addresses)>, Failure> {
         let path = &self.path;
         let text = match std::fs::read_to_string(path) {
@@ -42,7 +50,16 @@ impl ReadersFile {
             Err(error) => return Err(Failure::io("read", path, &error)),
         };
         let mut left = Vec::new();
-        for (number, line) in text.lines().enumerate() {
+        let mut lines = text.lines().enumerate();
+        let arguments = lines.next().map_or("", |(_, line)| line);
+        if !text.is_empty() && !arguments.starts_with('[') {
+            let text = format!(
+                "{}:1: the first line is the arguments of the readers, not {arguments:?}",
+                path.display()
+            );
+            return Err(Failure::Usage(text));
+        }
+        for (number, line) in lines {
             let (pid, addresses) = parse(line).ok_or_else(|| {
                 let at = format!("{}:{}", path.display(), number + 1);
                 Failure::Usage(format!("{at}: a line is PROCESS ADDRESS ADDRESS, not {line:?}"))
@@ -50,6 +67,15 @@ impl ReadersFile {
             if self.is_reader(pid, &addresses)? {
                 left.push((pid, addresses));
             }
+        }
+        if !left.is_empty() && arguments != self.arguments {
+            let text = format!(
+                "{}: its readers run with {arguments}, and not with {}: end them by an operator with their arguments, \
+                 or take another list of nodes",
+                path.display(),
+                self.arguments
+            );
+            return Err(Failure::Usage(text));
         }
         Ok(left)
     }
@@ -62,7 +88,8 @@ impl ReadersFile {
         let lines = readers.map(|(pid, Addresses { requests, figures })| {
             format!("{} {requests} {figures}\n", pid.as_raw_nonzero())
         });
-        replace(&self.path, &lines.collect::<String>())
+        let text = format!("{}\n{}", self.arguments, lines.collect::<String>());
+        replace(&self.path, &text)
     }
 
     /// Returns whether process `pid` serves at the address; a process that does not listen gets some time to begin.
@@ -111,8 +138,14 @@ mod tests {
 
     use super::*;
 
+    fn file(nodes: &Path, arguments: &[OsString]) -> ReadersFile {
+        ReadersFile::new(nodes, arguments, Asker::default())
+    }
+
     /// Answers one request with a page.
-    fn answering(page: &'static str) -> (Addresses, std::thread::JoinHandle<()>) {
+    fn answering(
+        page: impl std::fmt::Display + Send + 'static,
+    ) -> (Addresses, std::thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let figures = listener.local_addr().unwrap().to_string();
         let thread = std::thread::spawn(move || {
@@ -126,7 +159,7 @@ mod tests {
 
     #[test]
     fn only_a_process_that_names_its_number_is_taken_over() {
-        let file = ReadersFile::new(Path::new("nodes"), Asker::default());
+        let file = file(Path::new("nodes"), &[]);
         // This process lives, and is no reader.
         let own = rustix::process::getpid();
         let (addresses, thread) =
@@ -139,6 +172,41 @@ mod tests {
         };
         assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");
         thread.join().unwrap();
+    }
+
+    /// A file with this process as a reader, which serves with `arguments`; and the thread that answers for it.
+    fn file_with_reader(nodes: &Path, arguments: &[OsString]) -> std::thread::JoinHandle<()> {
+        let own = rustix::process::getpid();
+        let (addresses, thread) = answering(format!(
+            "siltstone_server_up 1\nsiltstone_server_process_id {}\n",
+            own.as_raw_nonzero()
+        ));
+        file(nodes, arguments).write([(own, &addresses)].into_iter()).unwrap();
+        thread
+    }
+
+    #[test]
+    fn readers_with_other_arguments_are_not_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = folder.path().join("nodes");
+        let users: Vec<OsString> = ["serve", "/users\n"].map(OsString::from).to_vec();
+        let posts: Vec<OsString> = ["serve", "/posts"].map(OsString::from).to_vec();
+        let thread = file_with_reader(&nodes, &users);
+        let Err(Failure::Usage(text)) = file(&nodes, &posts).left() else {
+            panic!("readers of another database are taken over")
+        };
+        assert!(
+            text.contains("nodes.readers: its readers run with") && text.contains("/posts"),
+            "{text}"
+        );
+        assert!(text.contains(r"/users\n"), "{text}");
+        thread.join().unwrap();
+        let thread = file_with_reader(&nodes, &users);
+        assert_eq!(file(&nodes, &users).left().unwrap().len(), 1);
+        thread.join().unwrap();
+        // Those that do not run any more are of no account.
+        file(&nodes, &users).write(std::iter::empty()).unwrap();
+        assert!(file(&nodes, &posts).left().unwrap().is_empty());
     }
 
     #[test]
