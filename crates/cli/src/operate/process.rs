@@ -57,7 +57,7 @@ pub(super) struct Processes {
     nodes: PathBuf,
     file: ReadersFile,
     running: BTreeMap<String, Running>,
-    /// Addresses of readers that have ended as they were asked to: routers know them already.
+    /// Addresses of readers that have ended: routers know them already.
     free: Vec<Addresses>,
 }
 
@@ -125,10 +125,8 @@ impl Processes {
     /// Two addresses at which no process listens. Another process may take them; the reader fails then, and is started again.
     fn addresses(&mut self) -> Result<Addresses, Failure> {
         let host = &self.spec.host;
-        while let Some(addresses) = self.free.pop() {
-            if bind(&addresses.requests).is_ok() && bind(&addresses.figures).is_ok() {
-                return Ok(addresses);
-            }
+        if let Some(at) = self.free.iter().rposition(is_free) {
+            return Ok(self.free.remove(at));
         }
         let any = format!("{host}:0");
         let listeners = [bind(&any)?, bind(&any)?];
@@ -141,6 +139,32 @@ impl Processes {
         }
         let [requests, figures] = [names.remove(0), names.remove(0)];
         Ok(Addresses { requests, figures })
+    }
+
+    /// Starts a process that serves at the addresses.
+    fn spawn(&self, addresses: &Addresses) -> Result<Child, Failure> {
+        let log = self.log_of(addresses);
+        replace(&log, "")?;
+        let file = std::fs::File::options();
+        let file = open_to_append(file, &log)?;
+        let spec = &self.spec;
+        let mut command = Command::new(&spec.program);
+        command.args(spec.arguments());
+        command.args(["--listen", &addresses.requests, "--http", &addresses.figures]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.process_group(0).spawn();
+        child.map_err(|e| Failure::io("start", &spec.program, &e))
+    }
+
+    /// Kills a reader that has just been started.
+    fn undo(&mut self, name: &str) {
+        let Some(Running { process, addresses, .. }) = self.running.remove(name) else { return };
+        if let Process::Child(mut child) = process {
+            // It fails only for a child that was waited for, which this one was not.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.free.push(addresses);
     }
 
     fn log_of(&self, addresses: &Addresses) -> PathBuf {
@@ -168,6 +192,10 @@ impl Processes {
     }
 }
 
+fn is_free(addresses: &Addresses) -> bool {
+    bind(&addresses.requests).is_ok() && bind(&addresses.figures).is_ok()
+}
+
 fn bind(address: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|e| Failure::Io(format!("cannot listen at {address}: {e}")))
 }
@@ -175,21 +203,21 @@ fn bind(address: &str) -> Result<TcpListener, Failure> {
 impl Launcher for Processes {
     fn start(&mut self) -> Result<String, Failure> {
         let addresses = self.addresses()?;
-        let log = self.log_of(&addresses);
-        replace(&log, "")?;
-        let file = std::fs::File::options();
-        let file = open_to_append(file, &log)?;
-        let spec = &self.spec;
-        let mut command = Command::new(&spec.program);
-        command.args(spec.arguments());
-        command.args(["--listen", &addresses.requests, "--http", &addresses.figures]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = command.process_group(0).spawn();
-        let child = child.map_err(|e| Failure::io("start", &spec.program, &e))?;
+        let child = match self.spawn(&addresses) {
+            Ok(child) => child,
+            Err(failure) => {
+                self.free.push(addresses);
+                return Err(failure);
+            }
+        };
         let name = addresses.requests.clone();
         let process = Process::Child(child);
         self.running.insert(name.clone(), Running { process, addresses, is_ending: false });
-        self.save()?;
+        if let Err(failure) = self.save() {
+            // A reader that the file does not name would be lost at the end of this operator.
+            self.undo(&name);
+            return Err(failure);
+        }
         Ok(name)
     }
 
@@ -207,14 +235,16 @@ impl Launcher for Processes {
         for instance in instances.iter_mut().filter(|it| it.end.is_some()) {
             let Some(ended) = self.running.remove(&instance.name) else { continue };
             has_changed = true;
-            if ended.is_ending {
-                self.free.push(ended.addresses);
-            } else if let Some(line) = self.last_line(&ended.addresses) {
+            if !ended.is_ending
+                && let Some(line) = self.last_line(&ended.addresses)
+            {
                 instance.end = instance.end.take().map(|end| format!("{end}; {line}"));
             }
+            self.free.push(ended.addresses);
         }
-        if has_changed {
-            self.save()?;
+        if has_changed && let Err(failure) = self.save() {
+            // The next operator asks each process of the file, and finds those that have ended.
+            failure.report();
         }
         Ok(instances)
     }
@@ -239,4 +269,89 @@ fn open_to_append(
     path: &std::path::Path,
 ) -> Result<std::fs::File, Failure> {
     options.append(true).open(path).map_err(|e| Failure::io("open", path, &e))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the files are outside every database")]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Readers of the folder that run until they are killed.
+    fn processes(folder: &Path) -> Processes {
+        let program = folder.join("program");
+        // Another process writes it: a program that this process may have open for writing cannot be started.
+        let script = format!(
+            "printf '#!/bin/sh\\nexec sleep 600\\n' > {0}; chmod +x {0}",
+            program.display()
+        );
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        let database = folder.join("db");
+        let host = "127.0.0.1".to_owned();
+        let asker = Asker::default();
+        let spec = Spec { program, database, is_folder: true, host, more: Vec::new(), asker };
+        Processes::new(spec, folder.join("nodes")).unwrap()
+    }
+
+    /// Rounds until a reader has ended, and the way in which it did.
+    fn end_of(processes: &mut Processes, name: &str) -> String {
+        loop {
+            let instances = processes.readers().unwrap();
+            let end = instances.into_iter().find(|it| it.name == name).and_then(|it| it.end);
+            if let Some(end) = end {
+                return end;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_reader_that_no_file_names_is_killed_and_gives_its_addresses_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = processes(folder.path());
+        let file = folder.path().join("nodes.readers");
+        // A folder in its place: the file cannot be replaced.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let Err(Failure::Io(text)) = processes.start() else { panic!("a reader is lost") };
+        assert!(text.contains("nodes.readers"), "{text}");
+        assert!(processes.running.is_empty());
+        let free = processes.free[0].clone();
+        if cfg!(target_os = "linux") {
+            assert_eq!(writers_of(&processes.log_of(&free)), 0);
+        }
+        std::fs::remove_dir(&file).unwrap();
+        assert_eq!(processes.start().unwrap(), free.requests);
+        processes.kill(&free.requests).unwrap();
+        end_of(&mut processes, &free.requests);
+    }
+
+    #[test]
+    fn a_reader_that_died_and_one_that_cannot_start_give_their_addresses_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = processes(folder.path());
+        let name = processes.start().unwrap();
+        let reader = processes.running[&name].number();
+        kill_process(reader, Signal::KILL).unwrap();
+        assert!(end_of(&mut processes, &name).contains("signal: 9"));
+        let listener = TcpListener::bind(&name).unwrap();
+        let other = processes.start().unwrap();
+        assert_ne!(other, name);
+        drop(listener);
+        std::fs::remove_file(folder.path().join("program")).unwrap();
+        processes.start().unwrap_err();
+        assert_eq!(processes.free[0].requests, name);
+        processes.kill(&other).unwrap();
+        end_of(&mut processes, &other);
+        assert_eq!(processes.free.len(), 2);
+    }
+
+    /// The processes that write to `log`.
+    fn writers_of(log: &Path) -> usize {
+        let log = log.canonicalize().unwrap();
+        let processes = std::fs::read_dir("/proc").unwrap().map(|it| it.unwrap().path());
+        let errors = processes.filter_map(|it| std::fs::read_link(it.join("fd/2")).ok());
+        errors.filter(|it| *it == log).count()
+    }
 }
