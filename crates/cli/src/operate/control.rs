@@ -379,7 +379,8 @@ impl Control {
                         quiet.is_some_and(|(from, _)| now.saturating_sub(from) >= self.times.quiet);
                     let is_late = now.saturating_sub(*since) >= self.times.drain;
                     if is_late && !is_quiet {
-                        let text = format!("reader {} still gets requests; ends it", reader.name);
+                        let text =
+                            format!("reader {} may still get requests; ends it", reader.name);
                         self.env.say(&text);
                     }
                     if is_quiet || is_late {

@@ -124,8 +124,10 @@ impl Figures {
 pub(super) enum Silence {
     /// No process listens there.
     Refused,
-    /// Another failure, or an answer that is not a page of metrics.
-    Other(String),
+    /// The connection failed, or there was no answer in time.
+    Failed(String),
+    /// The answer is not a page of a server.
+    Foreign,
 }
 
 /// Fetches the pages of servers, over TLS or without.
@@ -138,13 +140,14 @@ pub(super) struct Asker {
 impl Asker {
     /// Fetches the figures of the server at `address`, its address for metrics.
     pub(super) fn figures_of(&self, address: &str) -> Result<Figures, Silence> {
-        let page = self.get(address, "/metrics").map_err(|error| match error.kind() {
+        let answer = self.get(address, "/metrics").map_err(|error| match error.kind() {
             std::io::ErrorKind::ConnectionRefused => Silence::Refused,
-            _ => Silence::Other(error.to_string()),
+            _ => Silence::Failed(error.to_string()),
         })?;
-        Figures::parse(&page).ok_or_else(|| {
-            Silence::Other("its answer is not a page of a siltstone server".to_owned())
-        })
+        let text = String::from_utf8_lossy(&answer);
+        let page = text.split_once("\r\n\r\n");
+        let page = page.filter(|(head, _)| head.starts_with("HTTP/1.1 200 "));
+        page.and_then(|(_, body)| Figures::parse(body)).ok_or(Silence::Foreign)
     }
 
     /// Fetches the figures of several servers at the same time.
@@ -156,11 +159,10 @@ impl Asker {
         })
     }
 
+    /// The whole answer of a server, with its head.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS has files"))]
-    fn get(&self, address: &str, path: &str) -> std::io::Result<String> {
-        let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-        let first = resolved.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-        let stream = TcpStream::connect_timeout(first, ANSWER)?;
+    fn get(&self, address: &str, path: &str) -> std::io::Result<Vec<u8>> {
+        let stream = connect(address)?;
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
         #[cfg(feature = "tls")]
@@ -171,16 +173,26 @@ impl Asker {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, address: &str, path: &str) -> std::io::Result<String> {
+/// Returns whether no process listens at `address`. It waits for no answer of one that does.
+pub(super) fn is_refused(address: &str) -> bool {
+    connect(address).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+fn connect(address: &str) -> std::io::Result<TcpStream> {
+    let resolved: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+    let first = resolved.first().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+    TcpStream::connect_timeout(first, ANSWER)
+}
+
+fn exchange(mut stream: impl Read + Write, address: &str, path: &str) -> std::io::Result<Vec<u8>> {
     // One write: an answer to a part of it would end in a reset.
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let mut bytes = Vec::new();
-    stream.take(PAGE_BYTES_MAX).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    match text.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
-        _ => Err(std::io::Error::other("the answer is not a page")),
+    let mut answer = Vec::new();
+    match stream.take(PAGE_BYTES_MAX).read_to_end(&mut answer)? {
+        // A server that is killed ends the connection before it answers.
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(answer),
     }
 }
 

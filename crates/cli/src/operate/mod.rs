@@ -203,7 +203,12 @@ fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
         more: args.more.clone(),
         asker: args.asker(),
     };
-    Ok(Box::new(Processes::new(spec, args.nodes.clone())?))
+    Ok(Box::new(Processes::new(
+        spec,
+        args.nodes.clone(),
+        args.load.times().start,
+        &SystemClock::new(),
+    )?))
 }
 
 /// The path of a folder from the root on, so that another operator can compare it.

@@ -13,11 +13,13 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use siltstone::clock::Clock;
 
 use super::control::{Addresses, Instance, Launcher};
-use super::figures::{Asker, Silence};
+use super::figures::{Asker, is_refused};
 use super::nodes::{replace, with_ending};
 use super::readers::ReadersFile;
 use crate::output::Failure;
@@ -82,7 +84,7 @@ impl Running {
     }
 
     /// Returns how it ended, once it has.
-    fn end(&mut self, asker: &Asker) -> Option<String> {
+    fn end(&mut self) -> Option<String> {
         match &mut self.process {
             Process::Child(child) => match child.try_wait() {
                 Ok(None) => None,
@@ -92,7 +94,7 @@ impl Running {
             // A process that no one waits for keeps its number, but not its port.
             Process::Adopted(pid) => {
                 let is_gone = test_kill_process(*pid) == Err(rustix::io::Errno::SRCH)
-                    || asker.figures_of(&self.addresses.figures) == Err(Silence::Refused);
+                    || is_refused(&self.addresses.figures);
                 is_gone.then(|| "its process is gone".to_owned())
             }
         }
@@ -100,14 +102,19 @@ impl Running {
 }
 
 impl Processes {
-    /// Takes over the readers that an earlier operator has left.
+    /// Takes over the readers that an earlier operator has left; they have the time `limit` to answer.
     ///
     /// # Errors
     /// Those of [`ReadersFile::left`].
-    pub(super) fn new(spec: Spec, nodes: PathBuf) -> Result<Processes, Failure> {
+    pub(super) fn new(
+        spec: Spec,
+        nodes: PathBuf,
+        limit: Duration,
+        clock: &dyn Clock,
+    ) -> Result<Processes, Failure> {
         let file = ReadersFile::new(&nodes, &spec.arguments(), spec.asker.clone());
         let mut running = BTreeMap::new();
-        for (pid, addresses) in file.left()? {
+        for (pid, addresses) in file.left(limit, clock)? {
             let process = Process::Adopted(pid);
             let name = addresses.requests.clone();
             running.insert(name, Running { process, addresses, is_ending: false });
@@ -182,7 +189,7 @@ impl Processes {
         let Some(running) = self.running.get_mut(name) else { return Ok(()) };
         running.is_ending = true;
         // A child that has ended keeps its number until it is waited for, which `readers` does.
-        if running.end(&self.spec.asker).is_some() {
+        if running.end().is_some() {
             return Ok(());
         }
         match kill_process(running.number(), signal) {
@@ -225,11 +232,7 @@ impl Launcher for Processes {
         let mut instances = Vec::new();
         for (name, running) in &mut self.running {
             let addresses = Some(running.addresses.clone());
-            instances.push(Instance {
-                name: name.clone(),
-                addresses,
-                end: running.end(&self.spec.asker),
-            });
+            instances.push(Instance { name: name.clone(), addresses, end: running.end() });
         }
         let mut has_changed = false;
         for instance in instances.iter_mut().filter(|it| it.end.is_some()) {
@@ -291,7 +294,8 @@ mod tests {
         let host = "127.0.0.1".to_owned();
         let asker = Asker::default();
         let spec = Spec { program, database, is_folder: true, host, more: Vec::new(), asker };
-        Processes::new(spec, folder.join("nodes")).unwrap()
+        let clock = siltstone::clock::SystemClock::new();
+        Processes::new(spec, folder.join("nodes"), Duration::ZERO, &clock).unwrap()
     }
 
     /// Rounds until a reader has ended, and the way in which it did.

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Pid, test_kill_process};
+use siltstone::clock::Clock;
 
 use super::control::Addresses;
 use super::figures::{Asker, Silence};
 use super::nodes::{replace, with_ending};
 use crate::output::{Failure, note};
 
-/// The times that a reader which does not listen yet gets, one each tenth of a second.
-const TRIES: u32 = 50;
+/// The time between two questions to a reader that does not answer yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The file next to a list of nodes that names the readers.
@@ -37,18 +37,23 @@ impl ReadersFile {
         ReadersFile { path: with_ending(nodes, ".readers"), arguments, asker }
     }
 
-    /// The readers that an earlier operator has left, and that still run.
+    /// The readers that an earlier operator has left, and that still run. All together have the time `limit` to answer.
     ///
     /// # Errors
     /// A process of the file that lives and does not answer: it may be a reader, and must not be lost. Readers that run with
     /// other arguments: they serve another database, or other users.
-    pub(super) fn left(&self) -> Result<Vec<(Pid, Addresses)>, Failure> {
+    pub(super) fn left(
+        &self,
+        limit: Duration,
+        clock: &dyn Clock,
+    ) -> Result<Vec<(Pid, Addresses)>, Failure> {
         let path = &self.path;
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(Failure::io("read", path, &error)),
         };
+        let end = clock.now().saturating_add(limit);
         let mut left = Vec::new();
         let mut lines = text.lines().enumerate();
         let arguments = lines.next().map_or("", |(_, line)| line);
@@ -64,7 +69,7 @@ impl ReadersFile {
                 let at = format!("{}:{}", path.display(), number + 1);
                 Failure::Usage(format!("{at}: a line is PROCESS ADDRESS ADDRESS, not {line:?}"))
             })?;
-            if self.is_reader(pid, &addresses)? {
+            if self.is_reader(pid, &addresses, end, clock)? {
                 left.push((pid, addresses));
             }
         }
@@ -92,34 +97,50 @@ impl ReadersFile {
         replace(&self.path, &text)
     }
 
-    /// Returns whether process `pid` serves at the address; a process that does not listen gets some time to begin.
-    fn is_reader(&self, pid: Pid, addresses: &Addresses) -> Result<bool, Failure> {
-        for _ in 0..TRIES {
+    /// Returns whether process `pid` serves at the address. One that does not answer is asked until `end`: it may still open
+    /// its database.
+    fn is_reader(
+        &self,
+        pid: Pid,
+        addresses: &Addresses,
+        end: Duration,
+        clock: &dyn Clock,
+    ) -> Result<bool, Failure> {
+        let number = pid.as_raw_nonzero();
+        let address = &addresses.figures;
+        let named = format!("process {number} of {}", self.path.display());
+        let mut has_waited = false;
+        loop {
             if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
                 return Ok(false);
             }
-            match self.asker.figures_of(&addresses.figures) {
-                Ok(figures) => {
-                    return Ok(figures.process == u32::try_from(pid.as_raw_nonzero().get()).ok());
+            let silence = match self.asker.figures_of(address) {
+                Ok(figures) => return Ok(figures.process == u32::try_from(number.get()).ok()),
+                Err(silence) => silence,
+            };
+            let is_late = clock.now() >= end;
+            let what = match silence {
+                Silence::Foreign => "another program answers there".to_owned(),
+                Silence::Failed(what) if is_late => what,
+                Silence::Refused if is_late => {
+                    note(format_args!(
+                        "siltstone: {named} does not listen at {address}, and is no reader"
+                    ));
+                    return Ok(false);
                 }
-                Err(Silence::Refused) => std::thread::park_timeout(PAUSE),
-                Err(Silence::Other(what)) => {
-                    let text = format!(
-                        "process {} of {} is at {} and gives no figures ({what}): end it, or strike its line",
-                        pid.as_raw_nonzero(),
-                        self.path.display(),
-                        addresses.figures
-                    );
-                    return Err(Failure::Io(text));
+                Silence::Failed(_) | Silence::Refused => {
+                    if !has_waited {
+                        note(format_args!("siltstone: waits for {named} to answer at {address}"));
+                    }
+                    has_waited = true;
+                    std::thread::park_timeout(PAUSE);
+                    continue;
                 }
-            }
+            };
+            return Err(Failure::Io(format!(
+                "{named} is at {address} and gives no figures ({what}): end it, or strike its line"
+            )));
         }
-        note(format_args!(
-            "siltstone: process {} does not listen at {}, and is no reader",
-            pid.as_raw_nonzero(),
-            addresses.figures
-        ));
-        Ok(false)
     }
 }
 
@@ -136,7 +157,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
+    use siltstone::clock::SystemClock;
+
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
 
     fn file(nodes: &Path, arguments: &[OsString]) -> ReadersFile {
         ReadersFile::new(nodes, arguments, Asker::default())
@@ -164,10 +189,12 @@ mod tests {
         let own = rustix::process::getpid();
         let (addresses, thread) =
             answering("siltstone_server_up 1\nsiltstone_server_process_id 1\n");
-        assert!(!file.is_reader(own, &addresses).unwrap());
+        assert!(!file.is_reader(own, &addresses, Duration::ZERO, &SystemClock::new()).unwrap());
         thread.join().unwrap();
         let (addresses, thread) = answering("hello");
-        let Err(Failure::Io(text)) = file.is_reader(own, &addresses) else {
+        let Err(Failure::Io(text)) =
+            file.is_reader(own, &addresses, Duration::MAX, &SystemClock::new())
+        else {
             panic!("a reader that gives no figures is lost")
         };
         assert!(text.contains("nodes.readers") && text.contains("strike its line"), "{text}");
@@ -192,7 +219,8 @@ mod tests {
         let users: Vec<OsString> = ["serve", "/users\n"].map(OsString::from).to_vec();
         let posts: Vec<OsString> = ["serve", "/posts"].map(OsString::from).to_vec();
         let thread = file_with_reader(&nodes, &users);
-        let Err(Failure::Usage(text)) = file(&nodes, &posts).left() else {
+        let Err(Failure::Usage(text)) = file(&nodes, &posts).left(LIMIT, &SystemClock::new())
+        else {
             panic!("readers of another database are taken over")
         };
         assert!(
@@ -202,11 +230,29 @@ mod tests {
         assert!(text.contains(r"/users\n"), "{text}");
         thread.join().unwrap();
         let thread = file_with_reader(&nodes, &users);
-        assert_eq!(file(&nodes, &users).left().unwrap().len(), 1);
+        assert_eq!(file(&nodes, &users).left(LIMIT, &SystemClock::new()).unwrap().len(), 1);
         thread.join().unwrap();
         // Those that do not run any more are of no account.
         file(&nodes, &users).write(std::iter::empty()).unwrap();
-        assert!(file(&nodes, &posts).left().unwrap().is_empty());
+        assert!(file(&nodes, &posts).left(LIMIT, &SystemClock::new()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_reader_that_does_not_answer_in_time_is_not_lost() {
+        let own = rustix::process::getpid();
+        let file = file(Path::new("nodes"), &[]);
+        // It has connections, and answers none.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let figures = listener.local_addr().unwrap().to_string();
+        let addresses = Addresses { requests: "127.0.0.1:1".to_owned(), figures };
+        let clock = SystemClock::new();
+        let Err(Failure::Io(text)) = file.is_reader(own, &addresses, Duration::ZERO, &clock) else {
+            panic!("a reader that hangs is lost")
+        };
+        assert!(text.contains("strike its line"), "{text}");
+        // Nothing is there: it is another process by now.
+        drop(listener);
+        assert!(!file.is_reader(own, &addresses, Duration::ZERO, &clock).unwrap());
     }
 
     #[test]

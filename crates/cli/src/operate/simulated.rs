@@ -430,3 +430,22 @@ fn readers_of_an_earlier_operator_are_taken_over() {
         world.said
     );
 }
+
+#[test]
+fn readers_that_are_taken_over_are_listed_once_they_answer() {
+    let world = world(Rng::new(7), Trouble::default());
+    let mut first = control(&world);
+    world.borrow_mut().load = 290.0;
+    run(&mut first, &world, 30);
+    drop(first);
+    let starts = world.borrow().starts;
+    world.borrow_mut().trouble.silence = 1000;
+    let mut second = control(&world);
+    run(&mut second, &world, 5);
+    // They may be anything, and no other one is started in their place.
+    assert!(world.borrow().listed().is_empty());
+    world.borrow_mut().trouble.silence = 0;
+    run(&mut second, &world, 5);
+    let world = world.borrow();
+    assert_eq!((world.listed().len(), world.starts, world.ends), (3, starts, 0));
+}
