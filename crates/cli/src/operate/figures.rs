@@ -84,9 +84,10 @@ impl Figures {
 
     /// Adds the counts of another server.
     pub(super) fn add(&mut self, other: &Figures) {
-        self.operations += other.operations;
+        self.operations = self.operations.saturating_add(other.operations);
         for (micros, count) in &other.latencies {
-            *self.latencies.entry(*micros).or_default() += count;
+            let sum = self.latencies.entry(*micros).or_default();
+            *sum = sum.saturating_add(*count);
         }
     }
 
@@ -150,12 +151,16 @@ impl Asker {
         page.and_then(|(_, body)| Figures::parse(body)).ok_or(Silence::Foreign)
     }
 
-    /// Fetches the figures of several servers at the same time.
+    /// Fetches the figures of several servers at the same time. One for which there is no thread has not answered.
     pub(super) fn ask(&self, addresses: &[String]) -> Vec<Option<Figures>> {
         std::thread::scope(|scope| {
-            let asked: Vec<_> =
-                addresses.iter().map(|it| scope.spawn(|| self.figures_of(it).ok())).collect();
-            asked.into_iter().map(|it| it.join().ok().flatten()).collect()
+            let asked = addresses.iter().map(|address| {
+                let thread = std::thread::Builder::new().name("siltstone-figures".to_owned());
+                thread.spawn_scoped(scope, || self.figures_of(address).ok())
+            });
+            // All are asked before the first answer is waited for.
+            let asked: Vec<_> = asked.collect();
+            asked.into_iter().map(|it| it.ok()?.join().ok().flatten()).collect()
         })
     }
 
@@ -238,5 +243,14 @@ siltstone_batches_total 7
         let odd = "siltstone_server_up 1\nsiltstone_server_command_seconds_bucket{command=\"GET\",le=\"x\n\
                    siltstone_server_command_seconds_bucket{command=\"GET\",le=\"NaN\"} -1\nsiltstone_server_";
         assert_eq!(Figures::parse(odd).map(|it| it.operations), Some(0));
+        // Numbers that no server counts to.
+        let full = format!(
+            "siltstone_server_up 1\nsiltstone_server_command_seconds_bucket{{command=\"GET\",le=\"+Inf\"}} {}",
+            u64::MAX
+        );
+        let full = Figures::parse(&full).unwrap();
+        let mut sum = full.clone();
+        sum.add(&full);
+        assert_eq!((sum.operations, sum.p99()), (u64::MAX, Some(0.0)));
     }
 }
