@@ -315,3 +315,35 @@ fn pods_need_a_feature() {
     );
     assert!(!help.contains("--pods"), "{help}");
 }
+
+/// The arguments of a container are a list after `args:`, each with a line of its own.
+#[test]
+fn the_manifests_call_the_command_as_it_is() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes.yaml");
+    let manifests = std::fs::read_to_string(path).expect("it is in the repository");
+    let mut verbs = Vec::new();
+    let mut lines =
+        manifests.lines().map(str::trim).filter(|line| !line.starts_with('#')).peekable();
+    while let Some(line) = lines.next() {
+        // Without a tag the default is to pull an image that no registry has.
+        if line == "image: siltstone" {
+            assert_eq!(lines.next(), Some("imagePullPolicy: IfNotPresent"));
+        }
+        if line != "args:" {
+            continue;
+        }
+        let mut args = Vec::new();
+        while let Some(arg) = lines.next_if(|line| line.starts_with("- ")) {
+            args.push(arg.trim_start_matches("- "));
+        }
+        verbs.push(args[0]);
+        if args[0] == "operate" && !cfg!(feature = "pods") {
+            continue;
+        }
+        let help = Command::new(COMMAND).args(&args).arg("--help").output();
+        let help = help.expect("the command ends");
+        assert!(help.status.success(), "{args:?}: {}", String::from_utf8_lossy(&help.stderr));
+    }
+    assert_eq!(verbs, ["serve", "serve", "operate", "route"]);
+    assert_eq!(manifests.matches("path: /readyz").count(), 3);
+}
