@@ -16,6 +16,9 @@ use crate::bench::folder::parse_bytes;
 use crate::output::{Failure, Output, note};
 use crate::stats::bytes;
 
+/// The most bytes that are put, 2^60. Sums of costs are a few times as many, and have 64 bits.
+const PUT_BYTES_MAX: f64 = (1_u64 << 60) as f64;
+
 /// Arguments of `simulate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,7 +40,7 @@ pub(crate) struct Args {
     /// Order in which the records are put for the first time
     #[arg(long, value_enum, default_value_t = Order::Random)]
     order: Order,
-    /// Overwrites after that, for each record; 0 for none
+    /// Overwrites after that, for each record; 0 for none. All puts together are at most 1 EiB
     #[arg(long, default_value_t = 1.0)]
     overwrites: f64,
     /// Records that are overwritten
@@ -186,6 +189,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.overwrites.is_finite() || args.overwrites < 0.0 {
         return Err(Failure::Usage("--overwrites is 0 or more".to_owned()));
     }
+    let puts = (1.0 + args.overwrites) * args.records as f64;
+    let record_bytes = args.key_size.saturating_add(args.value_size);
+    if puts * record_bytes as f64 > PUT_BYTES_MAX {
+        let wrong = format!(
+            "{} records and {} overwrites of each put {:.1e} bytes; at most 1 EiB, {PUT_BYTES_MAX:.1e} bytes, is simulated",
+            args.records,
+            args.overwrites,
+            puts * record_bytes as f64
+        );
+        return Err(Failure::Usage(wrong));
+    }
     let sizes = args.sizes()?;
     let mut out = Output::new(args.json);
     if !args.json {
@@ -310,9 +324,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_simulated_is_wrong_usage() {
-        for line in
-            ["simulate --records 0", "simulate --overwrites -1", "simulate --write-buffer 1"]
-        {
+        for line in [
+            "simulate --records 0",
+            "simulate --overwrites -1",
+            "simulate --overwrites NaN",
+            "simulate --overwrites 1e18",
+            "simulate --records 1000000000000000 --value-size 10000",
+            "simulate --write-buffer 1",
+        ] {
             let Ok(parsed) = <Line as clap::Parser>::try_parse_from(line.split(' ')) else {
                 continue;
             };
