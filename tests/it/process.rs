@@ -14,7 +14,7 @@ mod memory;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use siltstone::{Db, Durability, ErrorKind, Options, Partition};
 
@@ -49,6 +49,12 @@ fn child(limits: &str, test: &str, folder: &Path) -> Command {
 
 fn folder_of_child() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
+/// The child has run its test, which is not named wrongly, and the test has passed.
+fn assert_passed(done: &Output) {
+    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
+    assert!(done.status.success() && said.contains("1 passed"), "{}\n{said}", done.status);
 }
 
 /// The largest number in the lines `ack NUMBER` of `lines`.
@@ -290,7 +296,7 @@ fn one_folder_by_several_paths_is_one_database() {
         assert_eq!(reader.kind(), ErrorKind::Locked, "{}: {reader}", path.display());
     }
     let done = child("", "child_that_opens_the_folder_again", scene.path()).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_passed(&done);
     drop((words, db));
     check(&link, 1);
 }
