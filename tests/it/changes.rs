@@ -1,6 +1,7 @@
 //! Following the changes: order, filters, what the log lacks, how far it reaches back, crashes, secondaries. The
 //! random histories are in `model`.
 
+mod copy;
 mod kill;
 mod retention;
 mod wait;
