@@ -94,7 +94,16 @@ fn mended(entries: &[(&str, u64)]) -> (usize, bool) {
 }
 
 fn mended_after(before: Option<(&'static [u8], SeqNo)>, entries: &[(&str, u64)]) -> (usize, bool) {
-    let (entries, seal) = sealed(entries);
+    mended_under(sealed(entries).1, before, entries)
+}
+
+/// The same in a table with this seal.
+fn mended_under(
+    seal: TableSeal,
+    before: Option<(&'static [u8], SeqNo)>,
+    entries: &[(&str, u64)],
+) -> (usize, bool) {
+    let entries = sealed(entries).0;
     let mut block = Block { entries, before, is_unsteady: false, readings: 0 };
     let mended = mend(&mut repair(seal, RepairOptions::default(), Log::default()), &mut block);
     let is_lost = mended.pieces.iter().any(|piece| matches!(piece, Piece::Lost));
@@ -340,4 +349,14 @@ fn entries_that_a_block_cannot_have_are_lost() {
     }
     assert_eq!(mended_after(None, &[("b", 10)]), (1, false));
     assert_eq!(mended_after(None, &[("a", 10)]), (0, true), "before the first key of the table");
+}
+
+/// Each entry agrees with its metadata and with the table. Only the digest shows that they are not those which
+/// were written.
+#[test]
+fn an_older_entry_in_the_place_of_a_newer_one_is_lost() {
+    let written = [("d", 12), ("e", 13)];
+    for (found, expected) in [(written, (2, false)), ([("d", 12), ("e", 11)], (0, true))] {
+        assert_eq!(mended_under(sealed(&written).1, None, &found), expected, "{found:?}");
+    }
 }
