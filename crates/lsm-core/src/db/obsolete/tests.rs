@@ -25,7 +25,11 @@ fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
 
 /// A table with a file.
 fn table_in(fs: &FaultFs) -> Arc<Table> {
-    let table = Arc::new(Table::new(table("7:a-b")));
+    drawn_in(fs, "7:a-b")
+}
+
+fn drawn_in(fs: &FaultFs, drawn: &str) -> Arc<Table> {
+    let table = Arc::new(Table::new(table(drawn)));
     let name = table.meta.file_name();
     fs.open_append(&name.path("/db".as_ref()), AppendMode::IfAbsent).unwrap();
     table
@@ -44,6 +48,22 @@ fn a_table_goes_when_no_one_holds_it_any_more() {
     assert_eq!((files(&fs), obsolete.pinned_bytes()), (1, table.meta.bytes));
     drop(table);
     obsolete.remove().expect("no other thread removes").unwrap();
+    assert!(files(&fs) == 0 && obsolete.is_empty());
+}
+
+/// The leases are looked at for the other table.
+#[test]
+fn a_table_that_is_held_outlives_another_one_of_its_edit() {
+    let (fs, obsolete) = obsolete();
+    let held = table_in(&fs);
+    let free = drawn_in(&fs, "8:a-b");
+    obsolete.add(1, [&held, &free].into_iter());
+    drop(free);
+    obsolete.finish_removing().unwrap();
+    assert_eq!((files(&fs), obsolete.pinned_bytes()), (1, held.meta.bytes));
+    assert!(fs.open_read(&held.meta.file_name().path("/db".as_ref())).is_ok());
+    drop(held);
+    obsolete.finish_removing().unwrap();
     assert!(files(&fs) == 0 && obsolete.is_empty());
 }
 
