@@ -90,3 +90,36 @@ impl AliveAt {
 pub fn value_of_entry(kind: Option<EntryKind>, value: &[u8]) -> Option<&[u8]> {
     (kind == Some(EntryKind::Value)).then_some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filters::{TtlFilter, TtlRule};
+    use crate::hooks::CompactionFilterFactory;
+
+    /// An exact time, and one that is later by less than a second.
+    struct TwoTimes;
+
+    impl ExpiryClock for TwoTimes {
+        fn unix_time(&self) -> Duration {
+            Duration::from_millis(10_990)
+        }
+
+        fn unix_time_at_most(&self) -> Duration {
+            Duration::from_millis(11_010)
+        }
+    }
+
+    /// The cheap clock is ahead of the exact one, which decides where they differ.
+    #[test]
+    fn an_entry_that_expires_between_the_two_clocks_is_there() {
+        let rule = TtlFilter::stored(&TtlRule::in_value(0)).expiry().unwrap();
+        let now =
+            Alive { rule: &rule, key_form: KeyForm::default(), time: ReadTime::Now(&TwoTimes) };
+        for (second, is_there) in [(9, false), (10, false), (11, true), (12, true)] {
+            let value = u64::to_be_bytes(second);
+            assert_eq!(now.has(b"k", Some(&value)), is_there, "{second}");
+            assert_eq!(now.fixed().of(now.key_form).has(b"k", Some(&value)), is_there, "{second}");
+        }
+    }
+}
