@@ -1,11 +1,13 @@
 //! The segments that are kept: they are durable, and verified.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
 use siltstone::{Durability, ErrorKind, SeqNo};
 
-use super::{builder, fill, lines, numbers};
+use super::{builder, fill, lines, numbers, small};
+use crate::store::stepped;
 
 /// The files of the retained segments, the oldest first.
 fn retained(fs: &MemFs, count: u64) -> Vec<PathBuf> {
@@ -55,9 +57,11 @@ fn verify_reads_the_segments_that_are_retained() {
 #[test]
 fn a_power_cut_after_a_kill_takes_nothing_of_a_retained_segment() {
     let fs = MemFs::new();
-    let db = builder(&fs, u64::MAX).open().unwrap();
+    let killed = FaultFs::over_mem(fs.clone());
+    let db = stepped(Arc::new(killed.clone()), "/db", 1).options(small(u64::MAX)).open().unwrap();
     db.partition("p").unwrap().put("a", "1").unwrap();
-    // Without a sync, as a kill leaves it.
+    // Without a sync, as a kill leaves it: a drop would sync the log.
+    killed.add_rule(FaultRule::sticky(FaultAt::Op(killed.op_count()), FaultAction::Eio));
     drop(db);
     let db = builder(&fs, u64::MAX).open().unwrap();
     let cut = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
