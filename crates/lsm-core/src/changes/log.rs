@@ -46,8 +46,6 @@ pub(crate) struct ChangeLog {
     present: Option<EpochLog>,
     /// A batch that comes after the hole that was yielded last.
     after_hole: Option<CommittedBatch>,
-    /// The log of an epoch was opened since this was last taken.
-    was_opened: bool,
 }
 
 /// The content of the log at one place.
@@ -71,18 +69,12 @@ impl ChangeLog {
             durable_from: token,
             present: None,
             after_hole: None,
-            was_opened: false,
         }
     }
 
     /// For a log that is durable through `seq`.
     pub(crate) fn durable_through(self, seq: SeqNo) -> ChangeLog {
         ChangeLog { durable_from: self.from.min(seq), ..self }
-    }
-
-    /// Returns `true` if the log of an epoch was opened since the last call.
-    pub(super) fn take_opened(&mut self) -> bool {
-        std::mem::take(&mut self.was_opened)
     }
 
     /// The token to go on with. At first it may be smaller than the one to begin with: that may be the number of a
@@ -213,7 +205,6 @@ impl ChangeLog {
         options.cut = end.map(|end| LogPlace { segment: end.segment, offset: end.offset });
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
         let edit = version.edit_number;
-        self.was_opened = true;
         self.present = Some(EpochLog { epoch, reader, end, edit, reach: Lsn(u64::MAX) });
         Ok(true)
     }

@@ -270,8 +270,8 @@ impl Changes {
                 Ok(Some(_)) => looks = 0,
                 Ok(None) => {
                     self.is_at_end = true;
-                    // The end of an epoch says nothing about the next one.
-                    if looks_first && !self.log.take_opened() {
+                    // The look may be older than the log of an epoch that this call has entered.
+                    if looks_first {
                         return Ok(None);
                     }
                 }
