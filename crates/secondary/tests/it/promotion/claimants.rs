@@ -166,6 +166,8 @@ fn of_two_claimants_at_most_one_wins_at_each_operation() {
                 }
             }
         }
+        // A claim that two processes lose to each other would leave the database to no one.
+        assert!(!winners.is_empty(), "operation {after}: no one wins");
         // The second one may have fenced the first: then that one takes no writes.
         let writes = winners.iter().map(|db| db.open_partition("a").unwrap().put("w", "v"));
         let writers = writes.flatten().count();
@@ -178,6 +180,78 @@ fn of_two_claimants_at_most_one_wins_at_each_operation() {
         assert_eq!(old.close().unwrap_err().kind(), ErrorKind::Fenced, "operation {after}");
     }
     assert!(won[0] > 5 && won[1] > 5, "{won:?}");
+}
+
+/// The other processes that run while a claimant is stopped, and the writes of the process that has the database after that.
+struct Meanwhile {
+    fs: Arc<dyn Fs>,
+    /// Set by the first of them.
+    newest: Option<Db>,
+    written: Vec<String>,
+}
+
+impl Meanwhile {
+    /// Another process takes the claim, and ends when a third one has taken the database over.
+    fn begin(&mut self) {
+        let Ok(second) = take_over(&self.fs) else { return };
+        self.newest = take_over(&self.fs).ok();
+        drop(second);
+    }
+
+    /// Writes to the newest process, if it takes writes.
+    fn write(&mut self) {
+        let key = format!("w{:03}", self.written.len());
+        let Some(newest) = &self.newest else { return };
+        if newest.open_partition("a").unwrap().put(&key, "v").is_ok() {
+            self.written.push(key);
+        }
+    }
+}
+
+/// A claimant is stopped, and its claim is used and left by others meanwhile. What the newest of them writes while
+/// the claimant goes on is there, whoever has the database then.
+#[test]
+fn a_claim_that_another_process_has_used_gives_its_claimant_nothing() {
+    let mut begun = 0;
+    for after in 0.. {
+        let stage = Stage::new();
+        stage.old.open_partition("a").unwrap().put("k", "1").unwrap();
+        let slow = FaultFs::over_mem(stage.mem.clone());
+        let fs = stage.plain.clone();
+        let meanwhile = Arc::new(Mutex::new(Meanwhile { fs, newest: None, written: Vec::new() }));
+        let seen = meanwhile.clone();
+        slow.set_observer(Arc::new(move |op: &FsOp| {
+            let mut seen = seen.lock().unwrap();
+            match op.index.cmp(&after) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Equal => seen.begin(),
+                std::cmp::Ordering::Greater => seen.write(),
+            }
+        }));
+        let first = take_over(&(Arc::new(slow.clone()) as Arc<dyn Fs>));
+        slow.clear_observer();
+        if slow.op_count() <= after {
+            break;
+        }
+        if let Err(error) = &first {
+            let is_loss = matches!(error.kind(), ErrorKind::Locked | ErrorKind::Fenced);
+            assert!(is_loss, "operation {after}: {error}");
+        }
+        let mut seen = meanwhile.lock().unwrap();
+        begun += u32::from(seen.newest.is_some());
+        seen.write();
+        drop((first, seen.newest.take()));
+        let new = take_over(&stage.plain).unwrap();
+        let a = new.open_partition("a").unwrap();
+        for key in &seen.written {
+            assert!(
+                a.get(key).unwrap().is_some(),
+                "operation {after}: {key} of {:?}",
+                seen.written
+            );
+        }
+    }
+    assert!(begun > 5, "{begun}");
 }
 
 /// A closed database that was promoted once.
