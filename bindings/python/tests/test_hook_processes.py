@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,12 @@ def busy(key, value):
     started.set()
     {body}
     return siltstone.Decision.KEEP
+
+def compact():
+    try:
+        p.compact()
+    except siltstone.Error:
+        pass  # Hooks are refused at the end.
 
 started = threading.Event()
 sweeper = siltstone.CompactionFilter("sweeper", busy)
@@ -43,30 +48,29 @@ def check_database(path: Path) -> None:
         assert db.verify()["is_sound"]
 
 
+RETURNS = ["pass", "time.sleep(0.05)", "sys.exit(3)"]
+NEVER_RETURNS = [
+    # An exception ends a loop of Python.
+    "while True: pass",
+    "while True: time.sleep(0.01)",
+    # Catches even that.
+    "while True:\n        try: pass\n        except BaseException: pass",
+    # Waits outside of Python.
+    "threading.Lock().acquire() and threading.Event().wait()",
+    "time.sleep(10**6)",
+]
+READER = "threading.Thread(target=compact, daemon=True).start()"
+
+
 @pytest.mark.parametrize(
-    ("body", "seconds"),
-    [
-        ("pass", 5),
-        ("time.sleep(0.05)", 5),
-        # Never returns: an exception ends a loop of Python.
-        ("while True: pass", 20),
-        ("while True: time.sleep(0.01)", 20),
-        # Catches even that.
-        ("while True:\n        try: pass\n        except BaseException: pass", 20),
-        # Waits outside of Python for ever.
-        ("threading.Lock().acquire() and threading.Event().wait()", 20),
-        ("time.sleep(10**6)", 20),
-        ("sys.exit(3)", 5),
-    ],
+    ("body", "end"),
+    # The last object of a database closes it, which waits for the hook: so not of one that never returns.
+    [(body, end) for body in RETURNS for end in ("", "sys.exit(0)", "del db, p", READER)]
+    + [(body, end) for body in NEVER_RETURNS for end in ("", READER)],
 )
-@pytest.mark.parametrize("end", ["", "sys.exit(0)", "del db, p", "threading.Thread(target=p.compact, daemon=True).start()"])
-def test_the_interpreter_ends_while_a_job_calls_a_hook(tmp_path: Path, body: str, seconds: float, end: str) -> None:
-    if end in ("del db, p", "sys.exit(0)") and seconds == 20:
-        pytest.skip("as without an end; and the last object closes the database, which waits for the hook")
-    begin = time.monotonic()
+def test_the_interpreter_ends_while_a_job_calls_a_hook(tmp_path: Path, body: str, end: str) -> None:
     done = run(START.format(body=body) + end, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - begin < seconds
     check_database(tmp_path)
 
 
