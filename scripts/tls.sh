@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tls.sh            starts a server and a router with TLS in a temporary folder, and runs redis-cli, openssl s_client and
-#                          curl on them, as far as they are here; then 10,000 handshakes that do not end, and the memory
-#                          of connections
+#                          curl on them, as far as they are here; then the memory of connections, and 10,000 handshakes
+#                          that do not end
 #        tls.sh --bench    measures redis-benchmark on a server without TLS and on one with it, in turns
 #
 # SILTSTONE names a command that was built with the feature `tls`; otherwise cargo builds one, which needs a C compiler.
@@ -88,19 +88,20 @@ real_clients() {
     fi
 }
 
-# Handshakes that begin and do not end, the time of an honest client meanwhile, and the memory of connections.
-crowd() {
-    command -v python3 >/dev/null || { echo "skipped: the crowd needs python3"; return; }
+# The memory of connections; then handshakes that begin and do not end, and the time of an honest client meanwhile. Gets the
+# ports and processes of a server with TLS and of one without it.
+connections() {
+    command -v python3 >/dev/null || { echo "skipped: the connections need python3"; return; }
     ulimit -n "$(ulimit -Hn)"
-    python3 - "$port" "$server" "$folder" <<'PYTHON'
+    python3 - "$folder" "$@" <<'PYTHON'
 import resource, socket, ssl, sys, time
 
-port, pid, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+folder, port, pid, plain_port, plain_pid = sys.argv[1:]
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
 context = ssl.create_default_context(cafile=f"{folder}/ca.pem")
 context.load_cert_chain(f"{folder}/client.pem", f"{folder}/client.key")
 
-def resident():
+def resident(pid=pid):
     for line in open(f"/proc/{pid}/status"):
         if line.startswith("VmRSS"):
             return int(line.split()[1])
@@ -115,7 +116,18 @@ def ping(client):
         reply += client.recv(100)
     assert reply == b"+PONG\r\n", reply
 
-ping(connect())
+def memory(name, pid, connect):
+    ping(connect())
+    before = resident(pid)
+    clients = []
+    for _ in range(min(2_000, limit)):
+        client = connect()
+        ping(client)
+        clients.append(client)
+    print(f"{len(clients)} connections {name}: {(resident(pid) - before) / len(clients):.1f} KiB of memory each while they are idle")
+
+memory("without TLS", plain_pid, lambda: socket.create_connection(("127.0.0.1", plain_port)))
+memory("with TLS", pid, connect)
 before = resident()
 slowest, silent = 0, []
 for number in range(min(10_000, limit)):
@@ -130,16 +142,6 @@ for number in range(min(10_000, limit)):
         slowest = max(slowest, time.monotonic() - begun)
 print(f"{len(silent)} handshakes that do not end: an honest client takes at most {slowest * 1e3:.0f} ms meanwhile, "
       f"and the server {(resident() - before) / 1024:.1f} MiB more")
-for stream in silent:
-    stream.close()
-before = resident()
-clients = []
-for _ in range(min(2_000, limit)):
-    client = connect()
-    ping(client)
-    clients.append(client)
-idle = resident()
-print(f"{len(clients)} connections with TLS: {(idle - before) / len(clients):.2f} KiB of memory each while they are idle")
 PYTHON
 }
 
@@ -185,5 +187,7 @@ start route "127.0.0.1:$primary" "${port_tls[@]}" --nodes-tls-ca "$folder/ca.pem
 real_clients "$primary" "$primary"
 echo "the same through a router:"
 real_clients "$port" "$primary"
+start serve "$folder/plain"
+plain=("$port" "$server")
 start serve "$folder/other" "${port_tls[@]}" --tls-ca "$folder/ca.pem"
-crowd
+connections "$port" "$server" "${plain[@]}"

@@ -154,9 +154,6 @@ impl Front {
         // Before the notice: who waits later looks here first.
         self.is_draining.store(true, Ordering::Release);
         self.drain.notify_waiters();
-        if let Some(tls) = &self.tls {
-            tls.end();
-        }
         let all = u32::try_from(self.limits.clients).unwrap_or(u32::MAX);
         let ended = self.clients.acquire_many(all);
         // In vain if a client does not read; its requests were answered.
@@ -236,6 +233,10 @@ fn admit<W: Future<Output = Stream> + Send + 'static>(
     mut stream: Stream,
     serve: &impl Fn(Stream) -> W,
 ) {
+    // Handshakes may end after the begin of the end, and have sent no request.
+    if front.is_draining() {
+        return;
+    }
     let Ok(place) = front.clients.clone().try_acquire_owned() else {
         count(&front.counts.refused);
         // A client that does not read it sees the end of the connection.

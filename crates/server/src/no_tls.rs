@@ -19,10 +19,6 @@ impl Acceptor {
         match *self {}
     }
 
-    pub(crate) fn end(&self) {
-        match *self {}
-    }
-
     pub(crate) fn figures(&self, _: &mut Exposition) {
         match *self {}
     }

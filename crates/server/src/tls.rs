@@ -35,6 +35,18 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 ///
 /// The files are read again while the server runs. New connections get what is in them; a file that cannot be used changes
 /// nothing, and is named in the log and counted.
+///
+/// # Examples
+/// ```no_run
+/// use server::{Options, Place, Role, Server, ServerTls};
+///
+/// let mut tls = ServerTls::new("server.pem", "server.key");
+/// tls.client_ca = Some("clients-ca.pem".into()); // clients must show a certificate
+/// let options = Options { tls: Some(tls), ..Options::default() };
+/// let server = Server::start(Place::folder("db"), Role::Primary, options)?;
+/// # server.stop()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ServerTls {
     /// File of the certificate, and of those between it and a CA, as PEM.
@@ -82,6 +94,17 @@ impl fmt::Debug for ServerTls {
 /// TLS to nodes: their certificates are verified, with their names.
 ///
 /// The files are read again as those of [`ServerTls`] are.
+///
+/// # Examples
+/// ```no_run
+/// use server::{Cluster, ClusterOptions, NodeTls, Nodes};
+///
+/// let nodes = Nodes::List(vec!["db1.test:6379".to_owned(), "db2.test:6379".to_owned()]);
+/// let mut options = ClusterOptions::new(nodes);
+/// options.tls = Some(NodeTls::new("ca.pem"));
+/// let cluster = Cluster::new(options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct NodeTls {
     /// File of the CAs that the certificates of nodes must come from, as PEM. Those of the system are not used.

@@ -86,11 +86,6 @@ impl Acceptor {
         }
     }
 
-    /// Ends all handshakes that run: no request of theirs has arrived.
-    pub(crate) fn end(&self) {
-        self.running.lock().values().for_each(AbortHandle::abort);
-    }
-
     async fn shake(
         &self,
         stream: TcpStream,
@@ -229,14 +224,14 @@ pub(crate) fn begin(
     // The end of the task waits for this lock, so that nothing is left in the map.
     let mut running = acceptor.running.lock();
     running.insert(id, tokio::spawn(work).abort_handle());
-    let is_crowd = running.len() > acceptor.options.handshakes.max(1);
-    let oldest = if is_crowd { running.pop_first() } else { None };
+    let are_too_many = running.len() > acceptor.options.handshakes.max(1);
+    let oldest = if are_too_many { running.pop_first() } else { None };
     drop(running);
     if let Some((_, oldest)) = oldest {
         oldest.abort();
         let most = acceptor.options.handshakes;
         let why = format!("{most} handshakes run, and it is the oldest");
-        acceptor.counts.failed(acceptor.configs.log(), "a client", Reason::Crowd, &why);
+        acceptor.counts.failed(acceptor.configs.log(), "a client", Reason::Evicted, &why);
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Reason {
     /// It took too long.
     Time,
     /// It was the oldest one of too many.
-    Crowd,
+    Evicted,
     /// The client has shown no certificate, and one is needed.
     NoCertificate,
     /// The certificate of the other side is not accepted.
@@ -33,7 +33,7 @@ pub(super) enum Reason {
 const REASONS: [(Reason, &str); 8] = [
     (Reason::Plain, "plain"),
     (Reason::Time, "time"),
-    (Reason::Crowd, "crowd"),
+    (Reason::Evicted, "evicted"),
     (Reason::NoCertificate, "no_certificate"),
     (Reason::Certificate, "certificate"),
     (Reason::Refused, "refused"),

@@ -132,7 +132,7 @@ fn handshakes_that_do_not_end_stop_no_one() {
         assert_eq!(client.rest(), "", "{round}");
     }
     let http = server.http_address().unwrap();
-    assert!(failures(&server, "crowd") >= 180);
+    assert!(failures(&server, "evicted") >= 180);
     assert!(metric(http, "siltstone_server_tls_handshakes") <= 21);
     assert_eq!(metric(http, "siltstone_server_refused_connections_total"), 0);
     // The first one was the oldest.
