@@ -150,13 +150,13 @@ processor() { awk '{ print ($14 + $15) / 100 }' "/proc/$1/stat"; }
 
 # One line: requests a second, and microseconds of processor time of the server for each.
 measure() {
-    local name="$1" at="$2" process="$3" depth="$4" count="$5" before after rate
-    shift 5
+    local name="$1" at="$2" process="$3" depth="$4" count="$5" bytes="$6" before after rate
+    shift 6
     before="$(processor "$process")"
-    rate="$(redis-benchmark -p "$at" "$@" -q -n "$count" -r 100000 -d 100 -c 50 -t get -P "$depth" --csv | tr -d '"' |
+    rate="$(redis-benchmark -p "$at" "$@" -q -n "$count" -r "$((bytes > 1000 ? 100 : 100000))" -d "$bytes" -c 50 -t get -P "$depth" --csv | tr -d '"' |
         awk -F, '/^GET,/ { print $2 }')"
     after="$(processor "$process")"
-    echo "$name,$depth,$rate,$(awk -v a="$after" -v b="$before" -v n="$count" 'BEGIN { printf "%.2f", (a - b) * 1e6 / n }')"
+    echo "$bytes,$depth,$name,$rate,$(awk -v a="$after" -v b="$before" -v n="$count" 'BEGIN { printf "%.2f", (a - b) * 1e6 / n }')"
 }
 
 bench() {
@@ -167,12 +167,19 @@ bench() {
     redis-benchmark -p "$plain" -q -n 200000 -r 100000 -d 100 -t set -P 16 >"$folder/fill"
     redis-benchmark -p "$port" "${client[@]}" -q -n 200000 -r 100000 -d 100 -t set -P 16 >"$folder/fill"
     echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
-    echo "connection,requests of a pipeline,GET a second,microseconds of the server's processor time a request"
+    echo "bytes of a value,requests of a pipeline,connection,GET a second,microseconds of the server's processor time a request"
     for _ in 1 2 3 4 5; do
         for depth in 1 16; do
-            measure plain "$plain" "$plain_server" "$depth" "$((depth == 1 ? 100000 : 500000))"
-            measure tls "$port" "$server" "$depth" "$((depth == 1 ? 100000 : 500000))" "${client[@]}"
+            measure plain "$plain" "$plain_server" "$depth" "$((depth == 1 ? 100000 : 500000))" 100
+            measure tls "$port" "$server" "$depth" "$((depth == 1 ? 100000 : 500000))" 100 "${client[@]}"
         done
+    done | sort
+    # The same keys as before, with other values.
+    redis-benchmark -p "$plain" -q -n 1000 -r 100 -d 1000000 -t set >"$folder/fill"
+    redis-benchmark -p "$port" "${client[@]}" -q -n 1000 -r 100 -d 1000000 -t set >"$folder/fill"
+    for _ in 1 2 3 4 5; do
+        measure plain "$plain" "$plain_server" 1 2000 1000000
+        measure tls "$port" "$server" 1 2000 1000000 "${client[@]}"
     done | sort
 }
 

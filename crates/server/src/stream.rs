@@ -150,3 +150,78 @@ fn at_once<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
+
+#[cfg(feature = "tls")]
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::sync::{Arc, mpsc};
+
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use socket2::{Domain, SockRef, Socket, Type};
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::tls::NodeTls;
+
+    fn file(name: &str) -> String {
+        format!("{}/../../testdata/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+    }
+
+    fn config() -> ServerConfig {
+        let certificate = CertificateDer::from_pem_file(file("server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        builder.with_single_cert(vec![certificate], key).unwrap()
+    }
+
+    /// TLS takes more bytes than the system, and no one would send the rest of a last reply.
+    #[test]
+    fn bytes_count_as_sent_once_the_system_has_them() {
+        let piece = [7; 1_000];
+        let (begin, begun) = mpsc::channel();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4 << 10).unwrap();
+            socket.connect(&address.into()).unwrap();
+            let mut stream =
+                NodeTls::new(file("ca.pem")).connect("localhost:1", socket.into()).unwrap();
+            stream.write_all(b"x").unwrap();
+            let len = begun.recv().unwrap();
+            stream.read_exact(&mut vec![0; len]).unwrap();
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            SockRef::from(&stream).set_send_buffer_size(4 << 10).unwrap();
+            let stream = TcpStream::from_std(stream).unwrap();
+            let stream = TlsAcceptor::from(Arc::new(config())).accept(stream).await.unwrap();
+            let mut stream = Stream::tls(stream.into());
+            // Unread bytes would make a reset of the end.
+            let mut first = BytesMut::with_capacity(8);
+            assert_eq!(stream.read(&mut first).await.unwrap(), 1);
+            for count in 1.. {
+                {
+                    let mut sending = pin!(stream.send(&piece));
+                    let first = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context)));
+                    if first.await.is_pending() {
+                        // The system is full.
+                        begin.send(count * piece.len()).unwrap();
+                        sending.await.unwrap();
+                        break;
+                    }
+                }
+                let Stream::Tls(tls) = &stream else { panic!("it has TLS") };
+                assert!(!tls.get_ref().1.wants_write(), "bytes wait after piece {count}");
+            }
+        });
+        client.join().unwrap();
+    }
+}

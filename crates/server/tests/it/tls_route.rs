@@ -89,6 +89,28 @@ fn a_router_refuses_nodes_that_it_cannot_verify_and_says_why() {
 }
 
 #[test]
+fn new_cas_of_nodes_are_taken_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let primary = node(&folder.path().join("db"), Role::Primary);
+    let ca = folder.path().join("ca");
+    std::fs::copy(file("other-ca.pem"), &ca).unwrap();
+    let interval = std::time::Duration::from_millis(10);
+    let tls = NodeTls { ca: ca.clone(), interval, ..of_nodes(Some("client")) };
+    let router = route(cluster(&[&primary], tls));
+    let mut client = Secure::connect(router.address(), None).unwrap();
+    client.call("GET a", "-NOTYET no node can serve this read").unwrap();
+    std::fs::copy(file("ca.pem"), &ca).unwrap();
+    let http = router.http_address().unwrap();
+    while metric(http, "siltstone_router_node_tls_renewals_total") == 0 {
+        std::thread::yield_now();
+    }
+    let mut client = Secure::connect(router.address(), None).unwrap();
+    client.call("SET a 1", "+OK\r\n").unwrap();
+    router.stop();
+    primary.stop().unwrap();
+}
+
+#[test]
 fn nodes_may_have_one_name() {
     let folder = tempfile::tempdir().unwrap();
     let primary = node(folder.path(), Role::Primary);
