@@ -6,6 +6,9 @@ use crate::keys::{Scan, matches};
 use crate::level::Token;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::route::Policy;
+use crate::shards::map::put_sum;
+use crate::shards::record::Record;
+use crate::shards::{Shard, ShardMap, SlotSet};
 use crate::users::Users;
 use crate::{Wanted, http};
 
@@ -65,6 +68,29 @@ pub fn text(bytes: &[u8]) {
     let _ = http::path_of(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = (Wanted::parse(text), Policy::parse(text), Users::parse(text).is_ok());
+}
+
+/// Decodes a map of shards, the slots of a database, and a text of slots. The checksums are made right.
+pub fn shards(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    put_sum(&mut sealed);
+    let number = bytes.get(16..24).and_then(|it| it.try_into().ok()).map_or(0, u64::from_le_bytes);
+    if let Ok(map) = ShardMap::decode("shards/1", number, &sealed) {
+        let again = ShardMap::decode("shards/1", number, &map.encode());
+        assert_eq!(again.ok().as_ref(), Some(&map), "a map reads back");
+        let slots: usize = (0..map.shards().len()).map(|place| map.slots_of(place).len()).sum();
+        assert_eq!(slots, 16_384, "each slot has one owner");
+    }
+    if let Ok(record) = Record::decode(&sealed) {
+        let again = Record::decode(&record.encode());
+        assert_eq!(again.ok(), Some(record), "a record reads back");
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(slots) = SlotSet::parse(text) {
+        let again = SlotSet::parse(&slots.to_string());
+        assert_eq!(again.ok(), Some(slots), "slots read back");
+    }
+    let _ = Shard::parse(text);
 }
 
 /// Decodes the replies of a node, as a router does.

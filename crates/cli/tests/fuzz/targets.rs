@@ -23,7 +23,7 @@ use siltstone::{BackgroundMode, Db, TtlFilter};
 pub type Target = fn(&[u8]);
 
 /// All targets by their names, which are those of their files in `corpus/`.
-pub const TARGETS: [(&str, Target); 21] = [
+pub const TARGETS: [(&str, Target); 22] = [
     ("chunks", largeval::decoders::chunks),
     ("edits", decoders::edits),
     ("export", decoders::export_description),
@@ -40,6 +40,7 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("request", server::decoders::request),
     ("section", section),
     ("segment", decoders::segment),
+    ("shards", server::decoders::shards),
     ("stream", stream),
     ("table", decoders::table),
     ("table_seal", metahive::decoders::table_seal),

@@ -300,7 +300,7 @@ pub(super) fn corrupt(name: &str, wrong: Malformed) -> Error {
     Error::corruption(PathBuf::from(name), wrong.at as u64, wrong.what)
 }
 
-pub(super) fn put_sum(out: &mut Vec<u8>) {
+pub(crate) fn put_sum(out: &mut Vec<u8>) {
     let sum = checksum64(out);
     put_u64(out, sum);
 }
