@@ -47,6 +47,7 @@ impl SeededBug {
         }
         let path = match self.file.split('/').nth(1) {
             Some("storage" | "lsm-core") => "crate::limits",
+            Some("server") => "storage::limits",
             _ => "lsm_core::limits",
         };
         let chosen = format!("{path}::seeded_bug({number})");

@@ -268,3 +268,56 @@ fn split<T>(done: Result<T, Failure>) -> EngineResult<Result<T, Failure>> {
         done => Ok(done),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::commands::{COMMANDS, find};
+    use crate::front::Front;
+    use crate::node::Node;
+    use crate::options::Options;
+    use crate::place::Place;
+    use crate::shards::SlotSet;
+
+    /// The slot goes while the value is read. The value may be old by now, so it must not be the reply.
+    #[test]
+    fn a_read_whose_slot_goes_meanwhile_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let shard = Some("a".to_owned());
+        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new(), shard).unwrap();
+        let options = Options::default();
+        let front = Front::new(options.limits, None);
+        let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());
+        let role = shared.node.role();
+        let Role::Primary(Primary { owner: Some(owner), .. }) = &*role else {
+            panic!("the primary of a shard")
+        };
+        let slots = SlotSet::parse("12182").unwrap();
+        let given = slots.clone();
+        let owned = owner.note_changes(1, &slots, |record| {
+            record.owned = slots.clone();
+            Ok(())
+        });
+        owned.unwrap();
+        let mut session = Session::new(1, &shared);
+        let arguments = [Bytes::from("foo")];
+        let keys = Keys::Of(&COMMANDS[find(b"GET").unwrap()], &arguments);
+        let patience = Patience::MayWait;
+        let wish = Read { asked: Asked::default(), is_many: false, patience, keys };
+        let mut count = 0;
+        let refused = read(&shared, &mut session, &wish, |_| {
+            count += 1;
+            let changed = owner.change(1, |record| {
+                record.give(&given, "b");
+                Ok(())
+            });
+            changed.map(|_| Reply::Nil)
+        });
+        assert!(matches!(refused, Err(Failure::Refused(text)) if text == "MOVED 12182 b"));
+        assert_eq!(count, 1);
+        drop(role);
+        shared.node.close().unwrap();
+    }
+}

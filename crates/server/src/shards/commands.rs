@@ -2,7 +2,7 @@
 //!
 //! | command | at | effect |
 //! | --- | --- | --- |
-//! | `SET attempt slots` | any shard | the shard owns these slots and no others, and expects none |
+//! | `SET attempt slots` | any shard | the shard owns these slots, and expects none. Refused if it owns others |
 //! | `EXPECT attempt slots` | new owner | the slots are importing. Replies with the epoch and the partitions |
 //! | `CLEAR attempt partition [after]` | new owner | removes entries of these slots, a page at a time. Replies with the key of the next page |
 //! | `NOTE attempt slots` | old owner | keeps the slots, and notes from now on which keys change. Replies with the partitions |
@@ -127,8 +127,13 @@ impl Call<'_> {
             self.check_keys(slots)?;
         }
         self.owner.change(attempt, |record| {
-            let strange = record.importing.union(&record.owned).without(slots);
-            record.leftover = record.leftover.union(&strange).without(slots);
+            if !slots.covers(&record.owned) {
+                // Their entries would be removed.
+                return Err(Failure::error(
+                    "this shard owns slots that the map gives to another one",
+                ));
+            }
+            record.leftover = record.leftover.union(&record.importing).without(slots);
             record.owned = slots.clone();
             record.importing = SlotSet::default();
             record.is_sealed = false;

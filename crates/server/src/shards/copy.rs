@@ -29,6 +29,7 @@ impl Copy<'_> {
             let page = self.from.call(&request)?;
             let [next, expires, pairs @ ..] = items(&page)? else { return Err(strange(&page)) };
             let pairs: Vec<&Bytes> = pairs.iter().map(bulk).collect::<Attempt<_>>()?;
+            self.mover.step("put")?;
             self.put(name, integer(expires)?, &pairs)?;
             after = match next {
                 Frame::BulkString(key) => key.clone(),

@@ -254,3 +254,68 @@ pub(crate) fn remove_page(
 /// Entries that one page of a copy or a removal looks at, and the bytes of those that it has, about.
 pub(crate) const PAGE_ENTRIES: usize = 10_000;
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use siltstone::fs::MemFs;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_slots_waits_for_writes_and_is_durable_before_it_shows() {
+        let db = Db::builder("/db").fs(Arc::new(MemFs::new())).open().unwrap();
+        let notes = db.partition("scid").unwrap();
+        let owner = Owner::open(notes.clone(), Some("a")).unwrap().unwrap();
+        let slots = SlotSet::parse("0-9").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let turn = owner.turn(Patience::MayWait).unwrap();
+            scope.spawn(|| {
+                let changed = owner.change(1, |record| {
+                    record.owned = slots.clone();
+                    Ok(())
+                });
+                is_done.store(true, Ordering::SeqCst);
+                assert_eq!(changed.unwrap().owned, slots);
+            });
+            for _ in 0..300 {
+                std::thread::yield_now();
+            }
+            assert!(!is_done.load(Ordering::SeqCst) && turn.record().owned.is_empty());
+            // A write that may not wait goes to a thread that may.
+            drop(turn);
+        });
+        let stored = Record::decode(&notes.get(ENTRY).unwrap().unwrap()).unwrap();
+        assert_eq!(stored, *owner.record());
+        let refused = owner.change(0, |_| Ok(())).unwrap_err();
+        assert!(format!("{refused:?}").contains("another mover has taken over"), "{refused:?}");
+    }
+
+    #[test]
+    fn changed_keys_are_taken_once_and_bounded() {
+        let db = Db::builder("/db").fs(Arc::new(MemFs::new())).open().unwrap();
+        let owner = Owner::open(db.partition("scid").unwrap(), Some("a")).unwrap().unwrap();
+        let slots = SlotSet::parse("12182").unwrap();
+        let partition: Arc<str> = Arc::from("p");
+        let keys = ["foo", "bar", "{foo}2", "foo"].map(Bytes::from);
+        owner.turn(Patience::MayWait).unwrap().changed(&partition, keys.iter());
+        assert!(owner.take_changed(1).is_err() && owner.noted(1).is_err());
+        owner.note_changes(1, &slots, |_| Ok(())).unwrap();
+        owner.turn(Patience::MayWait).unwrap().changed(&partition, keys.iter());
+        assert_eq!((owner.changed_count(), owner.noted(1).unwrap()), (2, slots.clone()));
+        let mut taken = Vec::new();
+        while let Some((_, key)) = owner.take_changed(1).unwrap() {
+            taken.push(key);
+        }
+        taken.sort_unstable();
+        assert_eq!(taken, ["foo", "{foo}2"]);
+        // Of an attempt that this primary does not know.
+        assert!(owner.take_changed(2).is_err());
+        let many: Vec<Bytes> = (0..1100).map(|at| format!("{{foo}}{at:065000}").into()).collect();
+        owner.turn(Patience::MayWait).unwrap().changed(&partition, many.iter());
+        let lost = owner.take_changed(1).unwrap_err();
+        assert!(format!("{lost:?}").contains("more than 64 MiB"), "{lost:?}");
+        owner.forget_changes();
+        assert_eq!(owner.changed_count(), 0);
+    }
+}

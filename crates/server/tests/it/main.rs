@@ -19,6 +19,7 @@ mod route_linear;
 mod route_session;
 mod shards;
 mod shards_linear;
+mod shards_steps;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use server::{
-    Maps, Mover, MoverOptions, Options, Place, Policy, Role, Router, Server, Shard, SlotSet,
-    slot_of,
+    Acknowledge, Maps, Mover, MoverOptions, Options, Place, Policy, Role, Router, Server, Shard,
+    SlotSet, slot_of,
 };
 use siltstone::ErrorKind;
 
@@ -31,19 +31,19 @@ pub(crate) fn mover(folder: &Path) -> Mover {
     Mover::new(maps(folder), MoverOptions::default()).unwrap()
 }
 
-fn slots(text: &str) -> SlotSet {
+pub(crate) fn slots(text: &str) -> SlotSet {
     SlotSet::parse(text).unwrap()
 }
 
 /// Two shards, a router, and the folder of their maps.
-struct Service {
-    nodes: Vec<Server>,
-    router: Router,
+pub(crate) struct Service {
+    pub(crate) nodes: Vec<Server>,
+    pub(crate) router: Router,
     mover: Mover,
-    _folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
-fn service(options: impl Fn(Options) -> Options) -> Service {
+pub(crate) fn service(options: impl Fn(Options) -> Options) -> Service {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(|name| {
         let options = options(Options { shard: Some(name.to_owned()), ..client::options() });
@@ -53,7 +53,7 @@ fn service(options: impl Fn(Options) -> Options) -> Service {
     let mover = mover(&map);
     mover.create(vec![shard("a", &[&nodes[0]]), shard("b", &[&nodes[1]])]).unwrap();
     let router = routed(&map, Policy::Cost);
-    Service { nodes: nodes.into(), router, mover, _folder: folder }
+    Service { nodes: nodes.into(), router, mover, folder }
 }
 
 #[test]
@@ -151,6 +151,60 @@ fn times_large_values_and_partitions_move_with_their_slots() {
 }
 
 #[test]
+fn a_deleted_key_does_not_come_back_with_its_slot() {
+    let service = service(|options| options);
+    let mut client = Client::at(service.router.address());
+    for round in 0..3 {
+        // More than the background removes before the slot is back.
+        for key in 0..50 {
+            assert_eq!(client.text(&format!("SET {{foo}}{key} {round}")), "OK");
+        }
+        service.mover.move_slots(&slots("12182"), "a").unwrap();
+        assert_eq!(client.text("DEL {foo}7 {foo}8"), "2");
+        service.mover.move_slots(&slots("12182"), "b").unwrap();
+        assert_eq!(client.text("MGET {foo}7 {foo}8 {foo}9"), format!("[nil nil {round}]"));
+    }
+}
+
+#[test]
+fn slots_of_buckets_move_and_their_readers_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let roles = [Role::Primary, Role::Reader];
+    let a = roles.map(|role| in_bucket(folder.path(), "a", role));
+    let b = roles.map(|role| in_bucket(folder.path(), "b", role));
+    let maps = Maps::open(&format!("file://{}", folder.path().join("maps").display())).unwrap();
+    let mover = Mover::new(maps, MoverOptions::default()).unwrap();
+    mover.create(vec![shard("a", &[&a[0], &a[1]]), shard("b", &[&b[0], &b[1]])]).unwrap();
+    let router = routed(&folder.path().join("maps"), Policy::Cost);
+    let mut client = Client::at(router.address());
+    assert_eq!(client.pipeline(&["SET foo 1", "SET bar 2"]), ["OK", "OK"]);
+    mover.move_slots(&slots("12182"), "a").unwrap();
+    for (line, expected) in [
+        ("SCID.GET foo LEVEL 1", "1"),
+        ("SCID.GET foo LEVEL 3", "1"),
+        ("GET foo", "1"),
+        ("MGET bar foo", "[2 1]"),
+        ("INCR foo", "2"),
+        ("SCID.GET foo LEVEL 1", "2"),
+        ("SCID.GET foo LEVEL 2 MAXAGE 0", "2"),
+    ] {
+        assert_eq!(client.text(line), expected, "{line}");
+    }
+    assert_eq!(Client::new(&b[1]).text("SCID.GET foo LEVEL 1"), "-MOVED 12182 a");
+    let said = Client::new(&b[1]).text("SCID.MAP");
+    assert!(said.starts_with("[shard b slots 8192-12181,12183-16383 "), "{said}");
+}
+
+/// A node of a shard whose database is in a bucket.
+fn in_bucket(folder: &Path, name: &str, role: Role) -> Server {
+    let url = format!("file://{}", folder.join(format!("bucket-{name}")).display());
+    let local = (role == Role::Primary).then(|| folder.join(name));
+    let place = Place::bucket(remote::Remote::url(&url).unwrap(), local);
+    let options = Options { shard: Some(name.to_owned()), ..client::options() };
+    Server::start(place, role, Options { acknowledge: Acknowledge::Sync, ..options }).unwrap()
+}
+
+#[test]
 fn a_partition_that_expires_on_one_side_alone_is_not_moved() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
@@ -243,6 +297,20 @@ fn pages_show_shards_and_slots() {
     );
     let text = get(service.nodes[1].http_address().unwrap(), "/");
     assert!(text.contains("Slots of shard b") && text.contains("8192-16383"), "{text}");
+    service.mover.move_slots(&slots("0-9"), "b").unwrap();
+    // The router reads the map after a refusal.
+    let mut client = Client::at(service.router.address());
+    let mut keys = (0..100_000).map(|at| format!("key{at}"));
+    let key = keys.find(|it| slot_of(it.as_bytes()) < 10).unwrap();
+    assert_eq!(client.text(&format!("GET {key}")), "nil");
+    let pages = service.router.http_address().unwrap();
+    let text = get(pages, "/metrics");
+    for line in ["map_number 4", "moving_slots 0", "shard_slots{shard=\"b\"} 8202"] {
+        assert!(text.contains(&format!("siltstone_router_{line}\n")), "{line}: {text}");
+    }
+    assert!(!text.contains("siltstone_router_moved_requests_total 0\n"), "{text}");
+    let text = get(pages, "/");
+    assert!(text.contains("Shards") && text.contains("0-9,8192-16383"), "{text}");
 }
 
 #[test]

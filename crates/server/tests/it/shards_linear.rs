@@ -41,7 +41,8 @@ pub(crate) fn routed(folder: &Path, policy: Policy) -> Router {
     let mut options = ClusterOptions::new(Nodes::List(Vec::new()));
     options.policy = policy;
     let shards = Shards::open(maps(folder), options).unwrap();
-    let listening = RouterOptions { listen: "127.0.0.1:0".to_owned(), ..Default::default() };
+    let any = "127.0.0.1:0".to_owned();
+    let listening = RouterOptions { listen: any.clone(), http: Some(any), ..Default::default() };
     Router::start_shards(shards, listening).unwrap()
 }
 

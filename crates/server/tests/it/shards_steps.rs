@@ -1,0 +1,159 @@
+//! Moves of slots, step by step.
+
+use std::sync::{Arc, Mutex};
+
+use server::{Mover, MoverOptions, Policy, Role};
+use siltstone::{Error, ErrorKind};
+
+use crate::client::Client;
+use crate::shards::{Service, maps, mover, node, service, shard, slots};
+use crate::shards_linear::routed;
+
+/// A client of the old owner that changes three keys before each step of a move, and the replies that it got.
+struct Meddler {
+    client: Client,
+    known: Vec<String>,
+    steps: u64,
+}
+
+impl Meddler {
+    fn meddle(&mut self) {
+        self.steps += 1;
+        let step = self.steps;
+        for key in 0..3 {
+            let is_deletion = (step + key).is_multiple_of(3);
+            let key = key as usize;
+            let line = match is_deletion {
+                true => format!("DEL {{foo}}{key}"),
+                false => format!("SET {{foo}}{key} {step}"),
+            };
+            let reply = self.client.text(&line);
+            if reply.starts_with('-') {
+                assert!(reply.starts_with("-MOVED 12182 a"), "{reply}");
+                continue;
+            }
+            self.known[key] = if is_deletion { "nil".to_owned() } else { step.to_string() };
+        }
+    }
+}
+
+#[test]
+fn writes_before_each_step_of_a_move_are_kept() {
+    let service = service(|options| options);
+    let client = Client::new(&service.nodes[1]);
+    let known = vec!["nil".to_owned(); 3];
+    let meddler = Arc::new(Mutex::new(Meddler { client, known, steps: 0 }));
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let seen = (meddler.clone(), names.clone());
+    let mover = stepped(&service, move |step| {
+        seen.0.lock().unwrap().meddle();
+        seen.1.lock().unwrap().push(step.to_owned());
+        Ok(())
+    });
+    mover.move_slots(&slots("12182"), "a").unwrap();
+    let known = meddler.lock().unwrap().known.join(" ");
+    let mut client = Client::at(service.router.address());
+    assert_eq!(client.text("MGET {foo}0 {foo}1 {foo}2"), format!("[{known}]"));
+    let mut names = names.lock().unwrap().clone();
+    names.dedup();
+    let expected =
+        "begin expect note clear copy put changes give changes seal publish own done end";
+    assert_eq!(names.join(" "), expected);
+}
+
+fn stepped(
+    service: &Service,
+    on_step: impl Fn(&str) -> siltstone::Result<()> + Send + Sync + 'static,
+) -> Mover {
+    let options = MoverOptions { on_step: Arc::new(on_step), ..MoverOptions::default() };
+    Mover::new(maps(&service.folder.path().join("map")), options).unwrap()
+}
+
+/// It has read an old value when another mover takes over, and would write it after that one has copied the new value.
+#[test]
+fn a_mover_that_was_replaced_writes_nothing_more() {
+    let service = service(|options| options);
+    let mut client = Client::at(service.router.address());
+    assert_eq!(client.text("SET foo old"), "OK");
+    let (has_read, is_read) = std::sync::mpsc::channel();
+    let (goes_on, may_go_on) = std::sync::mpsc::channel();
+    let may_go_on = Mutex::new(may_go_on);
+    let first = stepped(&service, move |step| {
+        if step == "put" {
+            has_read.send(()).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    });
+    let replaced = std::thread::spawn(move || first.move_slots(&slots("12182"), "a"));
+    is_read.recv().unwrap();
+    assert_eq!(client.text("SET foo new"), "OK");
+    let replaced = Mutex::new(Some(replaced));
+    let second = stepped(&service, move |step| {
+        if step == "give" {
+            goes_on.send(()).unwrap();
+            let refused = replaced.lock().unwrap().take().unwrap().join().unwrap().unwrap_err();
+            assert!(refused.to_string().contains("another mover has taken over"), "{refused}");
+        }
+        Ok(())
+    });
+    assert_eq!(second.resume(false).unwrap().unwrap().entries, 1);
+    assert_eq!(client.text("GET foo"), "new");
+}
+
+/// A mover that ends before a step.
+fn ending(service: &Service, last: &'static str) -> Mover {
+    stepped(service, move |step| match step == last {
+        true => Err(Error::new(ErrorKind::Closed, "ended")),
+        false => Ok(()),
+    })
+}
+
+#[test]
+fn slots_that_were_given_away_come_back_until_the_map_names_their_new_owner() {
+    let service = service(|options| options);
+    let mut old = Client::new(&service.nodes[1]);
+    let mut new = Client::new(&service.nodes[0]);
+    assert_eq!(old.text("SET foo 1"), "OK");
+    assert!(ending(&service, "publish").move_slots(&slots("12182"), "a").is_err());
+    assert_eq!(old.text("GET foo"), "-MOVED 12182 a");
+    assert_eq!(new.text("GET foo"), "-TRYAGAIN slot 12182 is on its way to shard a");
+    // Undone.
+    let mover = mover(&service.folder.path().join("map"));
+    assert_eq!(mover.resume(true).unwrap(), None);
+    assert_eq!(old.pipeline(&["GET foo", "SET foo 2"]), ["1", "OK"]);
+    assert!(new.text("GET foo").starts_with("-CLUSTERDOWN "));
+    // Taken back by the next attempt, for the time of its copy.
+    assert!(ending(&service, "publish").move_slots(&slots("12182"), "a").is_err());
+    assert!(ending(&service, "give").resume(false).is_err());
+    assert_eq!(old.pipeline(&["GET foo", "SET foo 3"]), ["2", "OK"]);
+    assert!(ending(&service, "own").resume(false).is_err());
+    let refused = mover.resume(true).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(mover.resume(false).unwrap().is_some());
+    assert_eq!(new.text("GET foo"), "3");
+    assert_eq!(old.text("GET foo"), "-MOVED 12182 a");
+}
+
+#[test]
+fn a_token_keeps_a_session_from_a_router_with_an_older_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = node(&folder.path().join("a"), Role::Primary, "a");
+    let b = [Role::Primary, Role::Reader].map(|role| node(&folder.path().join("b"), role, "b"));
+    let map = folder.path().join("map");
+    mover(&map).create(vec![shard("a", &[&a]), shard("b", &[&b[0], &b[1]])]).unwrap();
+    let routers = [routed(&map, Policy::Cost), routed(&map, Policy::Cost)];
+    let mut clients = routers.each_ref().map(|router| Client::at(router.address()));
+    assert_eq!(clients[0].text("SET foo old"), "OK");
+    let mut reader = Client::new(&b[1]);
+    assert_eq!(reader.text("SCID.GET foo LEVEL 1"), "old");
+    mover(&map).move_slots(&slots("12182"), "a").unwrap();
+    assert_eq!(clients[0].text("SET foo new"), "OK");
+    let token = clients[0].text("SCID.TOKEN");
+    assert!(token.starts_with("4/a="), "{token}");
+    // The reader that knows nothing of the move may serve it at level 5 alone.
+    assert_eq!(reader.text("SCID.GET foo LEVEL 5"), "old");
+    assert_eq!(clients[1].text(&format!("SCID.GET foo TOKEN {token}")), "new");
+    assert!(clients[1].text("SCID.TOKEN 99/a=1-1").starts_with("-NOTYET "));
+    assert!(clients[1].text("SCID.TOKEN 1-1").starts_with("-ERR a token of shards is "));
+}
