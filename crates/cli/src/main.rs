@@ -64,7 +64,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::output::{Failure, Output};
+use crate::output::{Failure, LogFormat, Output, set_log_format};
 
 /// Measures, loads, reads and inspects siltstone databases
 #[derive(Debug, Parser)]
@@ -77,6 +77,9 @@ struct Cli {
     #[cfg(feature = "encryption")]
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Form of what the command says on standard error: lines of text, or an object of JSON each
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
@@ -349,6 +352,7 @@ fn use_keys(_: &Cli) -> Result<(), Failure> {
 fn main() -> ExitCode {
     raise_open_files_limit();
     let cli = Cli::parse();
+    set_log_format(cli.log_format);
     match use_keys(&cli).and_then(|()| run(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -9,9 +9,29 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use siltstone::clock::{Clock, SystemClock};
 use siltstone::{Error, ErrorKind};
+
+/// The form of the lines on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Text for people
+    Text,
+    /// An object a line: `time` in seconds since 1970, `level` (`info` or `error`) and `message`
+    Json,
+}
+
+/// One form for the process, set before its first line. Relaxed: nothing depends on the order.
+static IS_JSON_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Sets the form of the lines on standard error.
+pub(crate) fn set_log_format(format: LogFormat) {
+    IS_JSON_LOG.store(format == LogFormat::Json, Ordering::Relaxed);
+}
 
 /// The reason why a command failed.
 #[derive(Debug)]
@@ -39,7 +59,7 @@ impl Failure {
     /// Prints it on standard error. A failure of that is ignored.
     pub(crate) fn report(&self) {
         if let Some(text) = self.text() {
-            note(format_args!("error: {text}"));
+            log("error", format_args!("error: {text}"));
         }
     }
 
@@ -89,8 +109,27 @@ impl From<io::Error> for Failure {
 
 /// One line on standard error.
 pub(crate) fn note(text: impl Display) {
+    log("info", text);
+}
+
+fn log(level: &str, text: impl Display) {
     // There is no place to report a failed report.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = if IS_JSON_LOG.load(Ordering::Relaxed) {
+        writeln!(
+            io::stderr(),
+            "{}",
+            entry(level, &text.to_string(), SystemClock::new().unix_time())
+        )
+    } else {
+        writeln!(io::stderr(), "{text}")
+    };
+}
+
+/// A line of the log as JSON. The words before the first colon are for people.
+fn entry(level: &str, text: &str, now: Duration) -> Value {
+    let message = text.strip_prefix("siltstone: ").or(text.strip_prefix("error: ")).unwrap_or(text);
+    let milliseconds = now.as_millis() as f64;
+    json!({ "time": milliseconds / 1e3, "level": level, "message": message })
 }
 
 /// Standard output, as text or as JSON.
@@ -143,5 +182,15 @@ mod tests {
         let damage = Failure::from(Error::corruption("a", 1, "bad"));
         assert_eq!(format!("{:?}", limit.exit_code()), format!("{:?}", ExitCode::from(2)));
         assert_eq!(format!("{:?}", damage.exit_code()), format!("{:?}", ExitCode::from(1)));
+    }
+
+    #[test]
+    fn a_line_of_the_log_is_one_object_whatever_it_says() {
+        let now = Duration::from_millis(1_764_445_212_125);
+        let line = entry("error", "error: no \"a\"\nor b", now).to_string();
+        let expected = r#"{"level":"error","message":"no \"a\"\nor b","time":1764445212.125}"#;
+        assert_eq!(line, expected);
+        assert_eq!(entry("info", "siltstone: a: b", now)["message"], "a: b");
+        assert_eq!(entry("info", "12 entries", now)["message"], "12 entries");
     }
 }

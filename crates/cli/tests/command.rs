@@ -47,6 +47,17 @@ fn entries_are_put_read_scanned_and_deleted() {
 }
 
 #[test]
+fn the_log_is_json_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--log-format", "json", "get", "none", "a"];
+    let errors = String::from_utf8(ended(folder.path(), &args, 1).stderr).unwrap();
+    assert!(errors.starts_with("{\"level\":\"error\",\"message\":\""), "{errors}");
+    assert!(errors.contains("none") && errors.ends_with("}\n") && errors.lines().count() == 1);
+    let text = ended(folder.path(), &args[2..], 1).stderr;
+    assert!(text.starts_with(b"error: "));
+}
+
+#[test]
 fn a_folder_with_other_files_gets_a_database_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
