@@ -369,6 +369,39 @@ fn a_deleted_range_shadows_its_keys_for_readers_that_see_it() {
     check(&[45], &[("c", 46), ("c", 40)], &[("c", 46), ("c", 40)]);
 }
 
+/// An operand is merged into nothing if a clear or a deleted range lies between it and a value.
+#[test]
+fn a_deletion_between_an_operand_and_a_value_ends_its_chain() {
+    let span = DeletedRange { start: (*b"a").into(), end: None, seq: seq(7) };
+    let clear = ClearSeqs::of(vec![seq(7)]);
+    for (spans, clear_seqs) in
+        [(DeletedRanges::of(&[span]), ClearSeqs::default()), (DeletedRanges::default(), clear)]
+    {
+        for (value, expected) in [(8, DropDecision::Fold), (6, DropDecision::Drop)] {
+            let snapshots = [seq(20)];
+            let rules = DropRules::new(&snapshots).with_spans(spans.clone());
+            let mut rules = rules.with_clear_seqs(clear_seqs.clone());
+            let operand = KeyRef::new(b"k", Trailer::new(seq(10), EntryKind::Operand));
+            assert_eq!(rules.keep(operand, false, || true), DropDecision::Keep);
+            let value = KeyRef::new(b"k", Trailer::new(seq(value), EntryKind::Value));
+            assert_eq!(rules.keep(value, true, || true), expected, "{value:?}");
+        }
+    }
+}
+
+/// A snapshot between the two sees the older deletion alone, which is enough.
+#[test]
+fn the_older_of_a_clear_and_a_range_hides_an_entry_first() {
+    for (clear, range) in [(10, 30), (30, 10)] {
+        let span = DeletedRange { start: (*b"a").into(), end: None, seq: seq(range) };
+        let snapshots = [seq(20), seq(40)];
+        let rules = DropRules::new(&snapshots).with_spans(DeletedRanges::of(&[span]));
+        let mut rules = rules.with_clear_seqs(ClearSeqs::of(vec![seq(clear)]));
+        let key = KeyRef::new(b"k", Trailer::new(seq(5), EntryKind::Value));
+        assert_eq!(rules.keep(key, false, || true), DropDecision::Drop, "{clear} {range}");
+    }
+}
+
 #[test]
 fn tables_below_deleted_ranges_are_let_go_of_whole() {
     fn check(held: &[u64], spans: &[(&str, &str, u64)], dropped: &[u64]) {

@@ -137,14 +137,16 @@ mod tests {
         writer.settle_end(80).unwrap();
         writer.settle_edit(5).unwrap();
         let old = old(&fs);
-        assert!(!old.is_fenced() && old.is_writer_alive(&fs));
+        assert!(!old.is_fenced() && old.is_live(&fs));
         let settled = Settled { end: 80, edit: 5 };
         assert_eq!(old.fence(), Some(settled));
         assert_eq!(writer.settle_end(96).unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(writer.settle_edit(6).unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(writer.check().unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(old.fence(), Some(settled), "a second fence finds the same");
+        assert_eq!(old.settled(), Some(settled), "without the marks of the fence");
         assert_eq!(old.state(), CommitCursorState::Superseded);
+        assert!(old.is_writer_alive(&fs) && !old.is_live(&fs));
     }
 
     #[test]
@@ -158,6 +160,28 @@ mod tests {
         assert_eq!(old(&fs).state(), CommitCursorState::Superseded);
         drop(writer);
         assert!(!old(&fs).is_writer_alive(&fs), "its lock is free");
+    }
+
+    /// Its lock is free then, and a claimant looks for that.
+    #[test]
+    fn a_fence_after_a_close_leaves_the_mark_of_the_close() {
+        let fs = MemFs::new();
+        let writer = writer(&fs);
+        let closed = old(&fs);
+        writer.close(&fs, DIR.as_ref(), Epoch(3)).unwrap();
+        assert!(closed.fence().is_some());
+        assert_eq!(closed.state(), CommitCursorState::Closed);
+    }
+
+    /// A file system may have no lock for the cursor: then it does not show who lives.
+    #[test]
+    fn a_writer_whose_cursor_has_no_lock_is_not_known_to_live() {
+        let fs = MemFs::new();
+        let _writer = writer(&fs);
+        let old = old(&fs);
+        assert!(old.is_writer_alive(&fs));
+        old.words.words()[LOCKED_AT].store(0, Ordering::Release);
+        assert!(!old.is_writer_alive(&fs) && !old.is_live(&fs));
     }
 
     /// A claimant died between the two words.

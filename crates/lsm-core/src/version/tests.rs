@@ -1,5 +1,6 @@
 //! The Version and its manifest: round trips, refused edits, damage of every bit.
 
+mod chain;
 mod crash;
 mod damage;
 mod flush_beyond_sync;

@@ -167,6 +167,17 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
     }
 }
 
+#[test]
+fn the_header_of_a_segment_attests_as_a_frame_does() {
+    let mut log = Log::new(0);
+    log.put(b"one");
+    log.sync();
+    assert_eq!(log.read().1.unwrap().durable, Lsn(0), "no later frame says that it was synced");
+    log.next_segment();
+    let attested = log.headers[1].durable;
+    assert_eq!((log.read().1.unwrap().durable, attested), (log.durable, log.durable));
+}
+
 /// Returns `true` if a log is corrupt whose second header was changed by `edit`.
 fn break_at(edit: fn(&mut SegmentHeader)) -> bool {
     let mut log = Log::new(0);
