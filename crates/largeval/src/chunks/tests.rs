@@ -73,10 +73,24 @@ fn a_chunk_whose_counts_are_damaged_stays() {
     chunks.apply(2, &Chunks::section(&[], &[one.encode(), one.encode()])).unwrap();
     chunks.reclaim(2);
     assert!(chunks.take_dead(|_| true).is_empty());
+    // An open deletes the files that are not listed.
+    assert_eq!(decode(&chunks.state()).unwrap().1.len(), 1);
     let mut again = Chunks::default();
     again.apply(2, &chunks.state()).unwrap();
     again.reclaim_all();
     assert!(again.take_dead(|_| true).is_empty());
+}
+
+#[test]
+fn a_section_with_a_chunk_twice_is_refused() {
+    let one = handle(1, 64);
+    let mut section = Chunks::section(&[added("k", &one)], &[]);
+    let entry = section[3..].to_vec();
+    assert_eq!(section[2], 1, "one chunk");
+    section[2] = 2;
+    section.extend_from_slice(&entry);
+    let refused = Chunks::default().apply(1, &section).unwrap_err();
+    assert!(refused.what.contains("out of order"), "{}", refused.what);
 }
 
 #[test]
