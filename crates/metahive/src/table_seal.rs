@@ -296,6 +296,21 @@ mod tests {
         assert_eq!(read.spans.last(), Some(&Span { blocks: 1, digest: SPANS_MAX as u32 }));
     }
 
+    #[test]
+    fn the_digest_of_several_blocks_is_that_of_none_of_them() {
+        let spans = vec![Span { blocks: 1, digest: 7 }, Span { blocks: 2, digest: 9 }];
+        let seal = TableSeal { spans, ..TableSeal::default() };
+        assert_eq!(
+            (0..4).map(|number| seal.digest_of(number)).collect::<Vec<_>>(),
+            [Some(7), None, None, None]
+        );
+        assert_eq!(seal.incomplete(&[(0, 7), (9, 4), (20, 5)]), []);
+        assert_eq!(seal.incomplete(&[(0, 7), (9, 4), (20, 4)]), [Some(9), Some(20)]);
+        // With another number of blocks all digests together decide.
+        assert_eq!(seal.incomplete(&[(0, 7), (9, 9)]), []);
+        assert_eq!(seal.incomplete(&[(0, 7), (9, 8)]), [None]);
+    }
+
     /// The checksum of the property is right, so that only the sum of the blocks can refuse it.
     #[test]
     fn spans_of_more_blocks_than_there_can_be_are_refused() {
