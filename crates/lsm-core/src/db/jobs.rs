@@ -16,6 +16,7 @@ mod env;
 mod repairs;
 mod triggers;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -122,6 +123,32 @@ pub(super) struct RangeGoal<'a> {
 /// The right to flush: while it lives, only its holder flushes.
 pub(super) struct FlushTurn<'a> {
     failing: MutexGuard<'a, BTreeSet<PartitionId>>,
+    _held: HeldTurn,
+}
+
+thread_local! {
+    static TURNS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts the turn among those of its thread.
+struct HeldTurn;
+
+impl HeldTurn {
+    fn new() -> HeldTurn {
+        TURNS.set(TURNS.get() + 1);
+        HeldTurn
+    }
+}
+
+impl Drop for HeldTurn {
+    fn drop(&mut self) {
+        TURNS.set(TURNS.get() - 1);
+    }
+}
+
+/// Returns `true` if this thread has the turn to flush of any database.
+pub(super) fn holds_flush_turn() -> bool {
+    TURNS.get() > 0
 }
 
 /// Work in a partition other than a compaction: a close waits until it is dropped.
@@ -159,7 +186,8 @@ impl Jobs {
 
     /// Waits until no flush runs, and takes the turn.
     pub(super) fn flush_turn(&self) -> FlushTurn<'_> {
-        FlushTurn { failing: self.flushing.lock() }
+        let failing = self.flushing.lock();
+        FlushTurn { failing, _held: HeldTurn::new() }
     }
 
     /// Picks, over all partitions, the most urgent compaction, and claims it. Partitions whose last

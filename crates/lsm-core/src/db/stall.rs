@@ -28,6 +28,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::background::is_pool_thread;
 use super::events::in_listener;
+use super::jobs::holds_flush_turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
@@ -80,6 +81,11 @@ pub(super) trait StallEnv: Send + Sync {
     /// under the stall's lock.
     fn pressure_of_all(&self, _sealed_bytes: u64) -> Pressure {
         Pressure::NONE
+    }
+
+    /// Returns `true` if threads that other databases use as well do the background work.
+    fn shares_threads(&self) -> bool {
+        false
     }
 
     /// Queues an event. Called under the stall's lock.
@@ -366,9 +372,10 @@ impl Stall {
     #[cold]
     fn hold_back(&self, step: Step<'_>, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let each = || partitions.iter().copied();
-        if in_listener() || is_pool_thread() {
+        let is_needed = is_pool_thread() || self.env.shares_threads() && holds_flush_turn();
+        if in_listener() || is_needed {
             // This thread may be the one that would end the stall, so it must not sleep. A hook on a thread of a pool
-            // may write to another database, which needs the same thread.
+            // may write to another database, which needs the same thread, or one that waits for the turn to flush.
             let stopped = self.worst(each()) >= STOP;
             return if stopped { self.try_admit(each(), bytes) } else { Ok(()) };
         }

@@ -56,6 +56,10 @@ impl StallEnv for DbStallEnv {
         Pressure::of(StallCause::Sealed, sealed, half * SEALED_SOFT, half * SEALED_HARD)
     }
 
+    fn shares_threads(&self) -> bool {
+        self.share.is_some()
+    }
+
     fn tell(&self, event: &Event) {
         self.events.tell(event);
     }
