@@ -194,3 +194,21 @@ def test_hooks_of_python_run_under_a_loop(tmp_path: Path) -> None:
             assert await names.get(b"k") == b"x" * 49
 
     run(work())
+
+
+def test_a_cancelled_close_goes_on_and_each_close_waits_for_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        db = await aio.open(tmp_path, threads=1)
+        go_on = threading.Event()
+        busy = asyncio.create_task(db.call(go_on.wait, 30))
+        await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(db.close(), 0.05)
+        closes = [asyncio.create_task(db.close()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert not any(close.done() for close in closes)
+        go_on.set()
+        await asyncio.gather(busy, *closes)
+        siltstone.open(tmp_path).close()
+
+    run(work())

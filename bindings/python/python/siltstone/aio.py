@@ -80,7 +80,7 @@ class AsyncDb:
     def __init__(self, db: _siltstone.Db, pool: ThreadPoolExecutor) -> None:
         self._db = db
         self._pool = pool
-        self._is_closed = False
+        self._closing: Future[None] | None = None
 
     @property
     def blocking(self) -> _siltstone.Db:
@@ -136,14 +136,14 @@ class AsyncDb:
         await self.call(self._db.flush)
 
     async def close(self) -> None:
-        """Close the database, and end the threads. Later calls raise ``Closed``; another close does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        closing = _submit(self._pool, self._db.close)
-        # Ends when that has run.
-        self._pool.shutdown(wait=False)
-        await asyncio.wrap_future(closing)
+        """Close the database, and end the threads. Later calls raise ``Closed``. A close that is cancelled goes on, and
+        another one waits for its end."""
+        if self._closing is None:
+            self._closing = _submit(self._pool, self._db.close)
+            # Ends when that has run.
+            self._pool.shutdown(wait=False)
+        # A cancel would take the close out of the queue.
+        await asyncio.shield(asyncio.wrap_future(self._closing))
 
     async def __aenter__(self) -> Self:
         return self
