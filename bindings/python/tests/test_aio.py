@@ -212,3 +212,19 @@ def test_a_cancelled_close_goes_on_and_each_close_waits_for_it(tmp_path: Path) -
         siltstone.open(tmp_path).close()
 
     run(work())
+
+
+def test_a_wait_of_no_time_never_raises(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            commit = await (await db.partition("users")).put(b"k", b"v", sync=True)
+            async with db.changes() as changes:
+                # The thread of the feed is late: the calls are queued, and the end of a wait cancels one.
+                go_on = threading.Event()
+                changes._pool.submit(go_on.wait, 30)
+                assert [await changes.next(0) for _ in range(5)] == [None] * 5
+                go_on.set()
+                item = await changes.next(30)
+                assert item is not None and item.seq == commit.seq
+
+    run(work())

@@ -349,6 +349,9 @@ class AsyncChanges:
                 return None
             pending = self._pending
             self._pending = None
+            # By the end of an earlier wait, which reaches a call in the queue late.
+            if pending.cancelled():
+                continue
             if (item := pending.result()) is not None:
                 if item.seq is not None:
                     self._token = item.seq
