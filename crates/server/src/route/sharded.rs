@@ -7,6 +7,7 @@
 //!    all that came after it, until the longest wait has passed.
 //! 2. A session has a token for each shard, and the number of the newest map that it has used. A router with an older map
 //!    reads the newer one before it takes such a token, so it asks no earlier owner.
+//! 3. The token of a shard is not before its floor in the map, so no state of it is read that is older than its slots.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -178,6 +179,8 @@ impl ShardClient {
         };
         self.last = place;
         let client = self.clients.entry(place).or_insert(client);
+        // The session may have seen its slots at another shard. The commits of this one tell nothing of that.
+        client.session.token = newer(client.session.token, known.map.floor(place));
         client.adopt(&self.session);
         client
     }

@@ -11,7 +11,7 @@
 //! | `PUT attempt epoch partition expires key value...` | new owner | writes entries as they are stored; an empty array of arguments is none |
 //! | `DROP attempt epoch partition key...` | new owner | deletes entries |
 //! | `GIVE attempt shard` | old owner | gives the slots up: from now on their keys are `MOVED` |
-//! | `SEAL attempt epoch` | new owner | all entries are there, and durable |
+//! | `SEAL attempt epoch` | new owner | all entries are there, and durable. Replies with a commit that has them |
 //! | `OWN attempt slots` | new owner | owns the importing slots |
 //! | `DONE attempt slots` | old owner | removes the entries of the slots in the background |
 //!
@@ -27,6 +27,7 @@ use super::owner::{Owner, PAGE_BYTES, PAGE_ENTRIES, newer_than, remove_page};
 use super::record::Record;
 use super::slots::SlotSet;
 use crate::failure::{Failure, Patience};
+use crate::level::Token;
 use crate::node::{NOTES, Primary, Role};
 use crate::reply::Reply;
 use crate::shared::Shared;
@@ -362,7 +363,7 @@ impl Call<'_> {
             record.is_sealed = true;
             Ok(())
         })?;
-        Ok(Reply::OK)
+        Ok(Reply::text(Token(self.primary.latest()).to_string()))
     }
 
     fn own(&self, attempt: u64, slots: &SlotSet) -> Result<Reply, Failure> {

@@ -11,7 +11,8 @@
 //!     12    4 zero
 //!     16    8 number of the map
 //!     24   16 put id: two writers of one number differ in it
-//!     40    - shards: count (varint); of each its name (bytes), count of nodes (varint), nodes (bytes)
+//!     40    - shards: count (varint); of each its name (bytes), count of nodes (varint), nodes (bytes), epoch and
+//!             sequence number of its floor (varints)
 //!      -    - ranges, in order and without a hole from slot 0 to 16383: count (varint); of each its last slot and the
 //!             place of its shard (varints)
 //!      -    1 the move: 0 none, 1 its slots are copied, 2 its slots are given to the new owner
@@ -25,10 +26,11 @@
 //! Invariants:
 //! 1. Each slot has one owner. It changes only from a map whose move has the slot in step 1 to the next one, in step 2.
 //! 2. A map that is not sound is refused as a whole.
+//! 3. A state of a shard as of its floor, or later, has all entries that slots brought from other shards.
 
 use std::path::PathBuf;
 
-use siltstone::{Error, ErrorKind, Result};
+use siltstone::{Commit, Epoch, Error, ErrorKind, Result, SeqNo};
 use storage::codec::{
     Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_u128, put_varint,
 };
@@ -44,6 +46,9 @@ const NODES_MAX: usize = 1_000;
 /// The longest name of a shard and of a node.
 const NAME_BYTES_MAX: usize = 64;
 const NODE_BYTES_MAX: usize = 4_096;
+
+/// That of a shard to which no slots have come.
+const NO_FLOOR: Commit = Commit { seq: SeqNo::ZERO, epoch: Epoch(0) };
 
 /// A shard, in a [`ShardMap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +134,8 @@ pub struct ShardMap {
     pub(crate) shards: Vec<Shard>,
     /// The place of the owner of each slot.
     owners: Vec<u16>,
+    /// The commit of the last arrival of slots at each shard. A session reads no older state of it.
+    floors: Vec<Commit>,
     pub(crate) moving: Option<Move>,
 }
 
@@ -138,7 +145,8 @@ impl ShardMap {
         let count = shards.len();
         let places = (0..usize::from(SLOTS)).map(|slot| slot * count / usize::from(SLOTS));
         let owners = places.map(|place| place as u16).collect();
-        ShardMap { number: 1, put_id: 0, shards, owners, moving: None }.checked()
+        let floors = vec![NO_FLOOR; count];
+        ShardMap { number: 1, put_id: 0, shards, owners, floors, moving: None }.checked()
     }
 
     fn checked(self) -> Result<ShardMap> {
@@ -207,6 +215,17 @@ impl ShardMap {
         })
     }
 
+    /// The commit from which on the shard at `place` has all that slots have brought.
+    pub(crate) fn floor(&self, place: usize) -> Commit {
+        self.floors.get(place).copied().unwrap_or(NO_FLOOR)
+    }
+
+    /// This map, with a floor of the shard at `place`.
+    pub(crate) fn with_floor(mut self, place: usize, floor: Commit) -> ShardMap {
+        self.floors[place] = floor;
+        self
+    }
+
     fn names(&self) -> String {
         let names: Vec<&str> = self.shards.iter().map(|shard| &*shard.name).collect();
         names.join(", ")
@@ -229,7 +248,10 @@ impl ShardMap {
         let mut next = ShardMap { number: self.number + 1, ..self.clone() };
         match next.shards.iter_mut().find(|known| known.name == shard.name) {
             Some(known) => known.nodes = shard.nodes,
-            None => next.shards.push(shard),
+            None => {
+                next.shards.push(shard);
+                next.floors.push(NO_FLOOR);
+            }
         }
         next.checked()
     }
@@ -256,10 +278,12 @@ impl ShardMap {
         put_u64(&mut out, self.number);
         put_u128(&mut out, self.put_id);
         put_varint(&mut out, self.shards.len() as u64);
-        for shard in &self.shards {
+        for (shard, floor) in self.shards.iter().zip(&self.floors) {
             put_bytes(&mut out, shard.name.as_bytes());
             put_varint(&mut out, shard.nodes.len() as u64);
             shard.nodes.iter().for_each(|node| put_bytes(&mut out, node.as_bytes()));
+            put_varint(&mut out, u64::from(floor.epoch.0));
+            put_varint(&mut out, floor.seq.get());
         }
         let ranges: Vec<&[u16]> = self.owners.chunk_by(|one, other| one == other).collect();
         put_varint(&mut out, ranges.len() as u64);
@@ -386,6 +410,7 @@ fn body(reader: &mut Reader<'_>) -> Result<ShardMap, Malformed> {
     let number = reader.u64()?;
     let put_id = reader.u128()?;
     let mut shards = Vec::new();
+    let mut floors = Vec::new();
     for _ in 0..count(reader, SHARDS_MAX)? {
         let name = text(reader)?;
         let mut nodes = Vec::new();
@@ -393,6 +418,7 @@ fn body(reader: &mut Reader<'_>) -> Result<ShardMap, Malformed> {
             nodes.push(text(reader)?);
         }
         shards.push(Shard { name, nodes });
+        floors.push(floor(reader)?);
     }
     let mut owners = Vec::with_capacity(usize::from(SLOTS));
     for _ in 0..count(reader, usize::from(SLOTS))? {
@@ -407,11 +433,18 @@ fn body(reader: &mut Reader<'_>) -> Result<ShardMap, Malformed> {
         return Err(reader.malformed("slots without an owner"));
     }
     let moving = moving(reader)?;
-    let map = ShardMap { number, put_id, shards, owners, moving };
+    let map = ShardMap { number, put_id, shards, owners, floors, moving };
     match map.wrong() {
         Some(what) => Err(reader.malformed(what)),
         None => Ok(map),
     }
+}
+
+fn floor(reader: &mut Reader<'_>) -> Result<Commit, Malformed> {
+    let epoch = u32::try_from(reader.varint()?).ok().map(Epoch);
+    let seq = SeqNo::new(reader.varint()?);
+    let floor = epoch.zip(seq).map(|(epoch, seq)| Commit { seq, epoch });
+    floor.ok_or(reader.malformed("an impossible commit"))
 }
 
 fn moving(reader: &mut Reader<'_>) -> Result<Option<Move>, Malformed> {

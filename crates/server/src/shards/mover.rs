@@ -6,7 +6,7 @@
 //! NOTE, COPY, PUT   the old owner notes which keys change. Its entries are copied, and the changed ones again
 //! GIVE              the old owner refuses the slots: no write of them comes any more
 //! CHANGED, PUT      the last changes are copied
-//! SEAL              all is durable at the new owner
+//! SEAL              all is durable at the new owner, which names a commit that has it
 //! map n + 1: step 2 the new owner is in the map. From here on the move is not undone
 //! OWN               the new owner serves the slots
 //! DONE              the old owner removes its entries in the background
@@ -35,6 +35,7 @@ use super::maps::Maps;
 use super::peer::{Attempt, Peer, Stop, bulk, integer, items, line, strange};
 use super::slots::SlotSet;
 use crate::front::failed;
+use crate::level::Token;
 use crate::route::cluster::connector;
 use crate::route::dialer::Dialer;
 use crate::route::{self, ClusterOptions, Nodes};
@@ -312,10 +313,12 @@ impl Mover {
         copy.from.call(&["SCID.SLOTS", "GIVE", &copy.attempt, shard])?;
         while copy.changes()? > 0 {}
         self.step("seal")?;
-        copy.to.call(&["SCID.SLOTS", "SEAL", &copy.attempt, &copy.epoch])?;
+        let sealed = copy.to.call(&["SCID.SLOTS", "SEAL", &copy.attempt, &copy.epoch])?;
+        let Token(floor) = Token::parse(bulk(&sealed)?).map_err(|_| strange(&sealed))?;
         self.step("publish")?;
+        let place = moving.to;
         let next = map.with_move(Some(Move { step: Step::Given, ..moving }))?;
-        Ok(self.maps.publish(next)?)
+        Ok(self.maps.publish(next.with_floor(place, floor))?)
     }
 
     fn clear(&self, to: &mut Peer<'_>, attempt: &str, partition: &Bytes) -> Attempt<()> {

@@ -157,3 +157,22 @@ fn a_token_keeps_a_session_from_a_router_with_an_older_map() {
     assert!(clients[1].text("SCID.TOKEN 99/a=1-1").starts_with("-NOTYET "));
     assert!(clients[1].text("SCID.TOKEN 1-1").starts_with("-ERR a token of shards is "));
 }
+
+/// A reader that follows when it is asked alone has the first ownership of the slot, and the old value.
+#[test]
+fn a_session_does_not_go_back_when_its_slot_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = [Role::Primary, Role::Reader].map(|role| node(&folder.path().join("a"), role, "a"));
+    let b = node(&folder.path().join("b"), Role::Primary, "b");
+    let map = folder.path().join("map");
+    mover(&map).create(vec![shard("a", &[&a[0], &a[1]]), shard("b", &[&b])]).unwrap();
+    let router = routed(&map, Policy::Offloaded);
+    let mut client = Client::at(router.address());
+    assert_eq!(client.text("SET bar 1"), "OK");
+    assert_eq!(Client::new(&a[1]).text("SCID.GET bar LEVEL 1"), "1");
+    mover(&map).move_slots(&slots("5061"), "b").unwrap();
+    assert_eq!(client.text("SET bar 2"), "OK");
+    mover(&map).move_slots(&slots("5061"), "a").unwrap();
+    assert_eq!(Client::new(&a[1]).text("SCID.GET bar LEVEL 5"), "1");
+    assert_eq!(client.text("SCID.GET bar LEVEL 3"), "2");
+}
