@@ -18,7 +18,7 @@ use bytes::{Bytes, BytesMut};
 use super::client::Client;
 use super::elements::first_reply;
 use super::item::Item;
-use super::session::Session;
+use super::session::{self, Session};
 use super::shards::Shards;
 use super::sink::Sink;
 use super::transaction::Transaction;
@@ -173,6 +173,11 @@ impl ShardClient {
                     client.session.token = old.session.token;
                     let has_unnamed = !old.session.unnamed.is_empty();
                     client.session.is_token_lost = old.session.is_token_lost || has_unnamed;
+                    // Its link is gone, and its node has another place, or none.
+                    client.session.transaction = old
+                        .session
+                        .transaction
+                        .map(|it| session::Transaction { node: usize::MAX, is_lost: true, ..it });
                 }
                 client
             }

@@ -176,3 +176,24 @@ fn a_session_does_not_go_back_when_its_slot_returns() {
     assert_eq!(Client::new(&a[1]).text("SCID.GET bar LEVEL 5"), "1");
     assert_eq!(client.text("SCID.GET bar LEVEL 3"), "2");
 }
+
+#[test]
+fn a_transaction_ends_when_the_nodes_of_its_shard_change() {
+    let service = service(|options| options);
+    let mut clients = [(); 3].map(|()| Client::at(service.router.address()));
+    assert_eq!(clients[0].pipeline(&["MULTI", "SET {foo}a 1"]), ["OK", "QUEUED"]);
+    assert_eq!(clients[1].text("WATCH foo"), "OK");
+    let reader = node(&service.folder.path().join("b"), Role::Reader, "b");
+    let map = service.folder.path().join("map");
+    mover(&map).add(shard("b", &[&service.nodes[1], &reader])).unwrap();
+    // The router reads the map of the token.
+    assert_eq!(clients[2].text("SCID.TOKEN 2/b=0-0"), "OK");
+    let replies = clients[0].pipeline(&["SET {foo}b 1", "EXEC", "MGET {foo}a {foo}b"]);
+    assert!(replies[0].starts_with("-ERR the connection to "), "{replies:?}");
+    assert!(replies[1].starts_with("-EXECABORT "), "{replies:?}");
+    assert_eq!(replies[2], "[nil nil]");
+    assert_eq!(clients[2].text("SET foo 1"), "OK");
+    let replies = clients[1].pipeline(&["MULTI", "SET foo 2", "EXEC", "GET foo"]);
+    assert!(replies[2].starts_with("-EXECABORT "), "{replies:?}");
+    assert_eq!(replies[3], "1");
+}
