@@ -152,7 +152,8 @@ fn owned_by_reader(
                 Level::Session(token) if !newest(token, now.since) => {
                     level = Level::Session(now.since);
                 }
-                Level::Prefix => {
+                // The partition may have no commit since, so a look at its newest one tells nothing.
+                Level::Strong | Level::Bounded { .. } | Level::Prefix => {
                     reader.secondary.sync(Target::Latest)?;
                 }
                 _ => {}

@@ -134,7 +134,10 @@ impl Client {
     fn node_for(&mut self, item: &Item, need: Need) -> Option<usize> {
         let mut views = self.cluster.views();
         for at in &item.avoid {
-            views[*at].role = None;
+            // The nodes of a shard may be others by now.
+            if let Some(view) = views.get_mut(*at) {
+                view.role = None;
+            }
         }
         let random = [self.random(), self.random()];
         let policy = item.policy.unwrap_or(self.session.policy);

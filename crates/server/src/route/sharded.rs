@@ -42,6 +42,8 @@ pub struct ShardClient {
     pub(super) transaction: Transaction,
     /// The shard of the last request.
     pub(super) last: usize,
+    /// Nodes that have refused a question of [`ShardClient::ask`], by the place of their shard.
+    avoided: Vec<(usize, usize)>,
     seed: u64,
 }
 
@@ -68,7 +70,8 @@ impl ShardClient {
         let session = Session::new(shards.options.policy);
         let clients = BTreeMap::new();
         let transaction = Transaction::None;
-        ShardClient { shards, session, clients, transaction, last: 0, seed }
+        let avoided = Vec::new();
+        ShardClient { shards, session, clients, transaction, last: 0, avoided, seed }
     }
 
     /// Sends a request, and returns the bytes of its reply in the protocol of Redis.
@@ -231,21 +234,26 @@ impl ShardClient {
         let before = self.shards.map().number();
         self.shards.refresh().await;
         let is_newer = self.shards.map().number() > before;
-        if !is_newer && self.shards.now() < until {
+        if is_newer {
+            self.avoided.clear();
+        } else if self.shards.now() < until {
             tokio::time::sleep(PAUSE).await;
         }
         is_newer
     }
 
-    /// Sends a request to a shard, and returns its reply, or the refusal of the shard.
+    /// Sends a request to a shard, and returns its reply, or the refusal of the shard. The next question goes to another node
+    /// then: a reader may not have the slots yet.
     pub(super) async fn ask(&mut self, place: usize, request: Vec<Bytes>) -> Result<Bytes, Bytes> {
         let mut sink = Sink::new(None);
-        let items = VecDeque::from([Item::whole(request)]);
+        let mut item = Item::whole(request);
+        let avoided = self.avoided.extract_if(.., |(shard, _)| *shard == place);
+        item.avoid = avoided.map(|(_, node)| node).collect();
+        let items = VecDeque::from([item]);
         let mut left = self.client(place).answer_items(items, &mut sink).await;
-        match left.pop_front().and_then(|item| item.moved) {
-            Some(refusal) => Err(refusal),
-            None => Ok(sink.out.freeze()),
-        }
+        let Some(item) = left.pop_front() else { return Ok(sink.out.freeze()) };
+        self.avoided.extend(item.avoid.iter().map(|node| (place, *node)));
+        item.moved.map_or_else(|| Ok(sink.out.freeze()), Err)
     }
 
     async fn answer_own(&mut self, mut item: Item, sink: &mut Sink<'_>) {

@@ -197,3 +197,21 @@ fn a_transaction_ends_when_the_nodes_of_its_shard_change() {
     assert!(replies[2].starts_with("-EXECABORT "), "{replies:?}");
     assert_eq!(replies[3], "1");
 }
+
+/// The partition has no commit after the arrival of the slots.
+#[test]
+fn a_reader_serves_each_level_after_slots_have_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = [Role::Primary, Role::Reader].map(|role| node(&folder.path().join("a"), role, "a"));
+    let b = node(&folder.path().join("b"), Role::Primary, "b");
+    let map = folder.path().join("map");
+    mover(&map).create(vec![shard("a", &[&a[0], &a[1]]), shard("b", &[&b])]).unwrap();
+    assert_eq!(Client::new(&a[0]).text("SET bar 1"), "OK");
+    let mut reader = Client::new(&a[1]);
+    assert_eq!(reader.text("SCID.GET bar LEVEL 1"), "1");
+    for (slot, level) in [("12182", "LEVEL 1"), ("12183", "MAXLAG 0"), ("12184", "LEVEL 4")] {
+        mover(&map).move_slots(&slots(slot), "a").unwrap();
+        assert_eq!(reader.text(&format!("SCID.GET bar {level}")), "1", "{level}");
+    }
+    assert_eq!(reader.text("SCID.GET foo LEVEL 1"), "nil");
+}
