@@ -108,8 +108,13 @@ fn queue(
         return Err(Failure::error(format!("{name} is not supported in a transaction")));
     }
     // A node that is not the primary looks at its slots with the data.
-    if let Role::Primary(Primary { owner: Some(owner), .. }) = &*shared.node.role() {
-        Keys::Of(&COMMANDS[command], arguments).check(&owner.record())?;
+    if let Role::Primary(primary) = &*shared.node.role() {
+        if COMMANDS[command].kind == Kind::Change {
+            may_write(primary, session)?;
+        }
+        if let Some(owner) = &primary.owner {
+            Keys::Of(&COMMANDS[command], arguments).check(&owner.record())?;
+        }
     }
     session.enqueue(&shared.options.limits, command, arguments)
 }
@@ -233,6 +238,15 @@ pub(crate) fn data(
     }
 }
 
+/// Refuses writes of clients to the partition that has the record of a shard.
+pub(crate) fn may_write(primary: &Primary, session: &Session) -> Result<(), Failure> {
+    if primary.owner.is_some() && &*session.partition == NOTES {
+        let text = "NOPERM the partition scid of a shard is written by the server alone";
+        return Err(Failure::fixed(text));
+    }
+    Ok(())
+}
+
 /// Runs a command that writes, as one commit, and again after a conflict.
 fn change(
     shared: &Shared,
@@ -255,11 +269,7 @@ fn change(
         None => primary.created(&session.partition)?,
     };
     let expiry = shared.expiry_of(&session.partition);
-    if primary.owner.is_some() && &*session.partition == NOTES {
-        return Err(Failure::fixed(
-            "NOPERM the partition scid of a shard is written by the server alone",
-        ));
-    }
+    may_write(primary, session)?;
     let mut attempt = 0;
     loop {
         let turn = primary.owner.as_ref().map(|owner| owner.turn(patience)).transpose()?;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use siltstone::{Commit, Durability, ErrorKind, Partition, Transaction};
 
 use crate::commands::{COMMANDS, Kind, find};
-use crate::execute::data;
+use crate::execute::{data, may_write};
 use crate::failure::{Failure, Patience};
 use crate::level::Asked;
 use crate::node::{Primary, Role};
@@ -86,6 +86,10 @@ fn commit(
     queue: &[Queued],
 ) -> Result<Reply, Failure> {
     let writes = queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change);
+    if writes {
+        // Its commands may have come while this node was a reader.
+        may_write(primary, session)?;
+    }
     let partition = match primary.partition(&session.partition, false)? {
         None if writes => Some(primary.created(&session.partition)?),
         known => known,

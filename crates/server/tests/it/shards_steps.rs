@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use server::{Mover, MoverOptions, Policy, Role};
+use server::{Mover, MoverOptions, Policy, Role, slot_of};
 use siltstone::{Error, ErrorKind};
 
 use crate::client::Client;
@@ -214,4 +214,17 @@ fn a_reader_serves_each_level_after_slots_have_come() {
         assert_eq!(reader.text(&format!("SCID.GET bar {level}")), "1", "{level}");
     }
     assert_eq!(reader.text("SCID.GET foo LEVEL 1"), "nil");
+}
+
+#[test]
+fn a_transaction_does_not_write_the_record_of_slots() {
+    let service = service(|options| options);
+    let owner = usize::from(slot_of(b"shard") >= 8192);
+    let mut client = Client::new(&service.nodes[owner]);
+    let before = client.text("SCID.MAP");
+    let replies = client.pipeline(&["SELECT scid", "SET shard x", "MULTI", "SET shard x", "EXEC"]);
+    assert!(replies[1].starts_with("-NOPERM "), "{replies:?}");
+    assert!(replies[3].starts_with("-NOPERM "), "{replies:?}");
+    assert!(replies[4].starts_with("-EXECABORT "), "{replies:?}");
+    assert!(!client.text("GET shard").starts_with('x') && client.text("SCID.MAP") == before);
 }
