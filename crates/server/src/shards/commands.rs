@@ -355,11 +355,17 @@ impl Call<'_> {
 
     fn seal(&self, attempt: u64, epoch: u64) -> Result<Reply, Failure> {
         self.check_epoch(epoch)?;
+        // The record is durable after all entries before it in the log. These are in none.
+        for name in self.partitions() {
+            let partition = self.partition(name.as_bytes())?;
+            if let Some(partition) = partition.filter(|it| !it.options().get_logged()) {
+                partition.flush()?;
+            }
+        }
         self.owner.change(attempt, |record| {
             if record.importing.is_empty() {
                 return Err(Failure::error("no slots are importing here"));
             }
-            // The record is durable after all entries before it in the log.
             record.is_sealed = true;
             Ok(())
         })?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use server::{Mover, MoverOptions, Policy, Role, slot_of};
-use siltstone::{Error, ErrorKind};
+use siltstone::{Error, ErrorKind, PartitionOptions};
 
 use crate::client::Client;
 use crate::shards::{Service, maps, mover, node, service, shard, slots};
@@ -227,4 +227,32 @@ fn a_transaction_does_not_write_the_record_of_slots() {
     assert!(replies[3].starts_with("-NOPERM "), "{replies:?}");
     assert!(replies[4].starts_with("-EXECABORT "), "{replies:?}");
     assert!(!client.text("GET shard").starts_with('x') && client.text("SCID.MAP") == before);
+}
+
+/// A crash at the end of the move would leave the files that are copied here.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it copies files of a database")]
+fn entries_without_a_log_are_durable_when_their_slots_have_come() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let db = siltstone::Db::open(folder.path().join(name)).unwrap();
+        db.partition_with("cache", PartitionOptions::new().logged(false)).unwrap();
+        db.close().unwrap();
+    }
+    let nodes = ["a", "b"].map(|name| node(&folder.path().join(name), Role::Primary, name));
+    let mover = mover(&folder.path().join("map"));
+    let [a, b] = &nodes;
+    mover.create(vec![shard("a", &[a]), shard("b", &[b])]).unwrap();
+    assert_eq!(Client::new(b).pipeline(&["SELECT cache", "SET foo 1"])[1], "OK");
+    assert_eq!(mover.move_slots(&slots("12182"), "a").unwrap().entries, 1);
+    let copy = folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(folder.path().join("a")).unwrap() {
+        let file = file.unwrap();
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+        }
+    }
+    let db = siltstone::Db::open(&copy).unwrap();
+    assert_eq!(db.partition("cache").unwrap().get("foo").unwrap().unwrap(), "1");
 }
