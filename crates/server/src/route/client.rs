@@ -40,6 +40,8 @@ pub struct Client {
     pub(crate) session: Session,
     links: HashMap<usize, Link>,
     random: u64,
+    /// A refusal of a shard was passed on, because what came after it has taken effect.
+    pub(super) has_passed_moved: bool,
 }
 
 /// Requests that go to one node together, with the transaction before each.
@@ -52,7 +54,8 @@ impl Client {
     /// A client without links. `seed` chooses among nodes that are equal.
     pub fn new(cluster: Arc<Cluster>, seed: u64) -> Client {
         let session = Session::new(cluster.options.policy);
-        Client { cluster, session, links: HashMap::new(), random: seed }
+        let links = HashMap::new();
+        Client { cluster, session, links, random: seed, has_passed_moved: false }
     }
 
     pub(super) fn cluster(&self) -> &Arc<Cluster> {
@@ -329,6 +332,7 @@ impl Client {
             self.lose(batch.node);
         }
         replies.truncate(repeated);
+        self.has_passed_moved |= replies.iter().any(|reply| is_moved(reply));
         replies.iter().for_each(|reply| sink.out.extend_from_slice(reply));
         if sink.is_full(0) {
             sink.flush().await;

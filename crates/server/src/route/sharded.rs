@@ -208,7 +208,12 @@ impl ShardClient {
             }
             items.extend(queue.pop_front());
         }
-        let mut left = self.client(place).answer_items(items, sink).await;
+        let client = self.client(place);
+        let mut left = client.answer_items(items, sink).await;
+        if std::mem::take(&mut client.has_passed_moved) {
+            // So that its client finds the new owner the next time.
+            self.shards.refresh().await;
+        }
         let Some(first) = left.front_mut() else { return };
         if let Some(refusal) = first.moved.take() {
             let until = first.until.unwrap_or_else(|| self.until());

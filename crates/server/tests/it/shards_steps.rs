@@ -256,3 +256,15 @@ fn entries_without_a_log_are_durable_when_their_slots_have_come() {
     let db = siltstone::Db::open(&copy).unwrap();
     assert_eq!(db.partition("cache").unwrap().get("foo").unwrap().unwrap(), "1");
 }
+
+#[test]
+fn a_pipeline_whose_slot_has_gone_finds_it_the_next_time() {
+    let service = service(|options| options);
+    let mut client = Client::at(service.router.address());
+    let lines = ["SET foo 1", "SET somekey 1"];
+    assert_eq!(client.pipeline(&lines), ["OK", "OK"]);
+    mover(&service.folder.path().join("map")).move_slots(&slots("12182"), "a").unwrap();
+    // The second write has taken effect, so the first one is not sent again after it.
+    assert_eq!(client.pipeline(&lines), ["-MOVED 12182 a", "OK"]);
+    assert_eq!(client.pipeline(&lines), ["OK", "OK"]);
+}
