@@ -195,7 +195,7 @@ impl Mover {
     pub fn resume(&self, undoes: bool) -> Result<Option<Moved>> {
         let map = self.maps.needed()?;
         let Some(moving) = map.moving.clone() else {
-            self.settle(&map)?;
+            self.settle_all(&map)?;
             return Ok(None);
         };
         self.step("resume")?;
@@ -206,7 +206,7 @@ impl Mover {
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
             let map = self.maps.publish(map.with_move(None)?)?;
-            self.settle(&map)?;
+            self.settle_all(&map)?;
             return Ok(None);
         }
         let map = self.maps.publish(map.with_move(Some(moving))?)?;
@@ -242,12 +242,23 @@ impl Mover {
 
     /// Gives each shard the slots of a map without a move.
     fn settle(&self, map: &ShardMap) -> Result<()> {
+        (0..map.shards.len()).try_for_each(|place| self.set(map, place))
+    }
+
+    /// As [`Mover::settle`], but a shard that does not take its slots does not hold up the others. Returns the first error.
+    fn settle_all(&self, map: &ShardMap) -> Result<()> {
+        let mut settled = Ok(());
         for place in 0..map.shards.len() {
-            self.step("set")?;
-            let mut peer = self.primary(map, place)?;
-            let slots = map.slots_of(place).to_string();
-            peer.call(&["SCID.SLOTS", "SET", &map.number.to_string(), &slots])?;
+            settled = settled.and(self.set(map, place));
         }
+        settled
+    }
+
+    fn set(&self, map: &ShardMap, place: usize) -> Result<()> {
+        self.step("set")?;
+        let slots = map.slots_of(place).to_string();
+        let number = map.number.to_string();
+        self.primary(map, place)?.call(&["SCID.SLOTS", "SET", &number, &slots])?;
         Ok(())
     }
 

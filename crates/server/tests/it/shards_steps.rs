@@ -1,6 +1,7 @@
 //! Moves of slots, step by step.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use server::{Mover, MoverOptions, Policy, Role, slot_of};
 use siltstone::{Error, ErrorKind, PartitionOptions};
@@ -267,4 +268,19 @@ fn a_pipeline_whose_slot_has_gone_finds_it_the_next_time() {
     // The second write has taken effect, so the first one is not sent again after it.
     assert_eq!(client.pipeline(&lines), ["-MOVED 12182 a", "OK"]);
     assert_eq!(client.pipeline(&lines), ["OK", "OK"]);
+}
+
+#[test]
+fn an_undo_reaches_the_shards_whose_primaries_run() {
+    let mut service = service(|options| options);
+    let mut old = Client::new(&service.nodes[1]);
+    assert_eq!(old.text("SET foo 1"), "OK");
+    assert!(ending(&service, "publish").move_slots(&slots("12182"), "a").is_err());
+    assert_eq!(old.text("GET foo"), "-MOVED 12182 a");
+    drop(service.nodes.remove(0));
+    let options = MoverOptions { wait: Duration::from_millis(300), ..MoverOptions::default() };
+    let mover = Mover::new(maps(&service.folder.path().join("map")), options).unwrap();
+    let refused = mover.resume(true).unwrap_err().to_string();
+    assert!(refused.contains("no primary of shard a"), "{refused}");
+    assert_eq!(old.text("GET foo"), "1");
 }
