@@ -246,7 +246,17 @@ impl Cluster {
 
     /// As [`Cluster::new`], with a dialer that several clusters share.
     pub(super) fn with_dialer(options: ClusterOptions, dialer: Arc<Dialer>) -> Result<Cluster> {
-        let cluster = Cluster {
+        let cluster = Cluster::unlisted(options, dialer);
+        cluster.reload()?;
+        if cluster.nodes.load().is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a router needs a node"));
+        }
+        Ok(cluster)
+    }
+
+    /// A cluster whose list of nodes is not read yet: [`Cluster::look`] does it.
+    pub(super) fn unlisted(options: ClusterOptions, dialer: Arc<Dialer>) -> Cluster {
+        Cluster {
             predictor: options.predict.then(Predictor::new),
             dialer,
             options,
@@ -254,12 +264,7 @@ impl Cluster {
             nodes: ArcSwap::default(),
             rounds: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(()),
-        };
-        cluster.reload()?;
-        if cluster.nodes.load().is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "a router needs a node"));
         }
-        Ok(cluster)
     }
 
     /// Adds the nodes that are new in the file. Those that are gone get no new request, and keep their places up to

@@ -76,6 +76,8 @@ fn slots(out: &mut Exposition, shards: &Shards) {
     out.one("moving_slots", "gauge", "Slots that are on their way to another shard.", moving);
     let help = "Requests that a shard refused because their slots were elsewhere, each time.";
     out.one("moved_requests_total", "counter", help, value(&shards.moved));
+    let help = "Looks for a newer map that failed: the router keeps the one that it has.";
+    out.one("failed_map_looks_total", "counter", help, value(&shards.failed_looks));
     out.head("shard_slots", "gauge", "Slots of the shard.");
     for (place, shard) in map.shards().iter().enumerate() {
         out.line("shard_slots", &[("shard", &shard.name)], map.slots_of(place).len());

@@ -15,6 +15,7 @@ use super::cluster::{Cluster, ClusterOptions, INTERVAL, connector};
 use super::dialer::Dialer;
 use super::nodes::Nodes;
 use super::walks::Walks;
+use crate::exposition::count;
 use crate::reply::Reply;
 use crate::shards::{Maps, ShardMap};
 
@@ -39,6 +40,8 @@ pub struct Shards {
     pub(super) walks: Walks,
     /// Requests that a shard refused because their slots were elsewhere.
     pub(crate) moved: AtomicU64,
+    /// Looks for a newer map that failed.
+    pub(crate) failed_looks: AtomicU64,
 }
 
 impl Shards {
@@ -60,6 +63,7 @@ impl Shards {
             turn: tokio::sync::Mutex::new(()),
             walks: Walks::default(),
             moved: AtomicU64::new(0),
+            failed_looks: AtomicU64::new(0),
         })
     }
 
@@ -75,7 +79,7 @@ impl Shards {
         self.options.clock.now()
     }
 
-    /// Looks for a newer map. A store that does not answer changes nothing.
+    /// Looks for a newer map. A store that does not answer, and a map that is not sound, change nothing, and are counted.
     pub(crate) async fn refresh(self: &Arc<Shards>) {
         let seen = self.looks.load(Ordering::Acquire);
         let _turn = self.turn.lock().await;
@@ -94,8 +98,10 @@ impl Shards {
             known(map, &shards.options, &shards.dialer, Some(&old)).map(Some)
         });
         let found: std::result::Result<Result<Option<Known>>, _> = found.await;
-        if let Ok(Ok(Some(known))) = found {
-            self.known.store(Arc::new(known));
+        match found {
+            Ok(Ok(Some(known))) => self.known.store(Arc::new(known)),
+            Ok(Ok(None)) => {}
+            Ok(Err(_)) | Err(_) => count(&self.failed_looks),
         }
         self.looks.fetch_add(1, Ordering::AcqRel);
     }
@@ -176,7 +182,14 @@ fn known(
             None => {
                 let nodes = Nodes::of_shard(&shard.nodes);
                 let options = ClusterOptions { nodes, ..options.clone() };
-                Arc::new(Cluster::with_dialer(options, dialer.clone())?)
+                let listed = Cluster::with_dialer(options.clone(), dialer.clone());
+                // While a router runs, a list that cannot be read holds up its own shard alone.
+                Arc::new(match old {
+                    None => listed?,
+                    Some(_) => {
+                        listed.unwrap_or_else(|_| Cluster::unlisted(options, dialer.clone()))
+                    }
+                })
             }
         });
     }

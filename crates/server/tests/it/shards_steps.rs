@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use server::{Mover, MoverOptions, Policy, Role, slot_of};
+use server::{Mover, MoverOptions, Policy, Role, Shard, slot_of};
 use siltstone::{Error, ErrorKind, PartitionOptions};
 
 use crate::client::Client;
+use crate::pages::get;
 use crate::shards::{Service, maps, mover, node, service, shard, slots};
 use crate::shards_linear::routed;
 
@@ -283,4 +284,27 @@ fn an_undo_reaches_the_shards_whose_primaries_run() {
     let refused = mover.resume(true).unwrap_err().to_string();
     assert!(refused.contains("no primary of shard a"), "{refused}");
     assert_eq!(old.text("GET foo"), "1");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it writes a list of nodes")]
+fn a_list_that_cannot_be_read_holds_up_its_shard_alone() {
+    let service = service(|options| options);
+    let list = service.folder.path().join("list");
+    let address = service.nodes[1].address().to_string();
+    std::fs::write(&list, &address).unwrap();
+    let listed = Shard { name: "b".to_owned(), nodes: vec![format!("@{}", list.display())] };
+    mover(&service.folder.path().join("map")).add(listed).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    let mut client = Client::at(service.router.address());
+    assert_eq!(client.pipeline(&["SCID.TOKEN 2/a=0-0", "SET bar 1"]), ["OK", "OK"]);
+    std::fs::write(&list, &address).unwrap();
+    assert_eq!(client.text("SET foo 1"), "OK");
+    // A map that is not sound changes nothing, and is counted.
+    let third = service.folder.path().join(format!("map/shards/{:020}", 3));
+    std::fs::write(third, "no map").unwrap();
+    assert!(client.text("SCID.TOKEN 3/a=0-0").starts_with("-NOTYET "));
+    let text = get(service.router.http_address().unwrap(), "/metrics");
+    assert!(!text.contains("siltstone_router_failed_map_looks_total 0\n"), "{text}");
+    assert!(text.contains("siltstone_router_map_number 2\n"), "{text}");
 }
