@@ -148,13 +148,21 @@ impl Item {
         }
     }
 
+    /// The place of the option `TOKEN` of a `SCID.GET`.
+    fn token_at(&self) -> Option<usize> {
+        let mut options = self.request.iter().skip(2);
+        let at = options.position(|it| it.eq_ignore_ascii_case(b"TOKEN"));
+        at.filter(|_| self.verb() == Some(Verb::ScidGet)).map(|at| at + 2)
+    }
+
+    /// Returns whether [`Item::take_token`] has one to take.
+    pub(crate) fn has_token(&self) -> bool {
+        self.token_at().is_some_and(|at| at + 1 < self.request.len())
+    }
+
     /// Takes the token of a `SCID.GET` out, for the session. The read is at level 3 then.
     pub(crate) fn take_token(&mut self) -> Option<Bytes> {
-        if self.verb() != Some(Verb::ScidGet) {
-            return None;
-        }
-        let options = self.request.iter().skip(2).position(|it| it.eq_ignore_ascii_case(b"TOKEN"));
-        let at = options? + 2;
+        let at = self.token_at()?;
         let token = self.request.get(at + 1).cloned()?;
         self.request.drain(at..at + 2);
         if !self.request.iter().skip(2).any(|it| it.eq_ignore_ascii_case(b"LEVEL")) {

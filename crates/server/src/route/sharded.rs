@@ -203,7 +203,8 @@ impl ShardClient {
     ) {
         let mut items = VecDeque::from([item]);
         while let Some(next) = queue.front() {
-            if self.target(next) != Target::Shard(place) {
+            // A token of shards is the session's, and no node reads it.
+            if next.has_token() || self.target(next) != Target::Shard(place) {
                 break;
             }
             items.extend(queue.pop_front());

@@ -308,3 +308,13 @@ fn a_list_that_cannot_be_read_holds_up_its_shard_alone() {
     assert!(!text.contains("siltstone_router_failed_map_looks_total 0\n"), "{text}");
     assert!(text.contains("siltstone_router_map_number 2\n"), "{text}");
 }
+
+#[test]
+fn a_token_in_a_pipeline_is_the_routers() {
+    let service = service(|options| options);
+    let mut client = Client::at(service.router.address());
+    assert_eq!(client.text("SET foo 1"), "OK");
+    let token = client.text("SCID.TOKEN");
+    let with_token = format!("SCID.GET foo TOKEN {token}");
+    assert_eq!(client.pipeline(&["GET foo", &with_token]), ["1", "1"]);
+}
