@@ -5,7 +5,7 @@
 //!    turns, and is durable before it shows.
 //! 2. A key is noted as changed after the commit that changed it, within its turn. So who takes the note sees the change.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,8 @@ pub(crate) type ChangedKey = (Arc<str>, Bytes);
 struct Changed {
     attempt: u64,
     slots: SlotSet,
-    keys: HashSet<ChangedKey>,
+    /// Not a hash table: it would search for its next key from its begin on, and be slower the emptier it is.
+    keys: BTreeSet<ChangedKey>,
     bytes: usize,
     /// There were too many, and some are forgotten.
     is_lost: bool,
@@ -112,7 +113,7 @@ impl Owner {
     ) -> Result<(), Failure> {
         let _turn = self.turn.write();
         self.change_in_turn(attempt, change)?;
-        let keys = HashSet::new();
+        let keys = BTreeSet::new();
         let changed = Changed { attempt, slots: slots.clone(), keys, bytes: 0, is_lost: false };
         *self.changed.lock() = Some(changed);
         self.is_noting.store(true, Ordering::Release);
@@ -128,8 +129,7 @@ impl Owner {
                         slots, or with fewer writes";
             return Err(Failure::fixed(text));
         }
-        let Some(key) = changed.keys.iter().next().cloned() else { return Ok(None) };
-        changed.keys.remove(&key);
+        let Some(key) = changed.keys.pop_first() else { return Ok(None) };
         changed.bytes -= key.1.len() + KEY_BYTES;
         Ok(Some(key))
     }
@@ -211,7 +211,7 @@ impl Turn<'_> {
         }
         if changed.bytes > CHANGED_BYTES_MAX {
             changed.is_lost = true;
-            changed.keys = HashSet::new();
+            changed.keys = BTreeSet::new();
             changed.bytes = 0;
         }
     }
