@@ -3,6 +3,7 @@
 //! `MULTI` names no key. So it is sent with the first request that does, and what came before is kept until then.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -13,14 +14,16 @@ use super::sink::Sink;
 use crate::commands::Verb;
 use crate::failure::Failure;
 use crate::reply::Reply;
+use crate::shards::keys::keys_of;
+use crate::shards::{ShardMap, slot_of};
 
 /// The transaction of a client of shards.
 pub(super) enum Transaction {
     None,
     /// After `MULTI`, before the first key. The requests without a key that are queued.
     Held(Vec<Item>),
-    /// At the shard of this place, from `WATCH` or the first key on.
-    At(usize),
+    /// At the shard of this place, from `WATCH` or the first key on, and the map that said so.
+    At(usize, Arc<ShardMap>),
 }
 
 /// Requests of a transaction that are kept before its first key.
@@ -32,7 +35,7 @@ impl ShardClient {
         match &self.transaction {
             Transaction::None => false,
             Transaction::Held(_) => true,
-            Transaction::At(place) => {
+            Transaction::At(place, _) => {
                 self.clients.get(place).is_some_and(|client| client.session.is_open())
             }
         }
@@ -45,9 +48,8 @@ impl ShardClient {
             // The map may be older than a move that brought its keys together.
             self.shards.refresh().await;
         }
-        let place = match self.place_of(&item) {
-            Ok(place) => place,
-            Err(failure) => return self.refuse(&failure, sink).await,
+        let Ok(place) = self.place_of(&item) else {
+            return self.refuse(&self.apart(&item), sink).await;
         };
         match std::mem::replace(&mut self.transaction, Transaction::None) {
             Transaction::None => match verb {
@@ -63,10 +65,10 @@ impl ShardClient {
                 _ => self.write(&Failure::fixed("ERR DISCARD without MULTI").reply(), sink),
             },
             Transaction::Held(held) => self.begin(held, item, place, sink).await,
-            Transaction::At(at) => {
-                self.transaction = Transaction::At(at);
+            Transaction::At(at, map) => {
+                self.transaction = Transaction::At(at, map);
                 if place.is_some_and(|place| place != at) {
-                    return self.refuse(&cross_slot(), sink).await;
+                    return self.refuse(&self.apart(&item), sink).await;
                 }
                 self.send(at, vec![item], 0, sink).await;
             }
@@ -77,8 +79,26 @@ impl ShardClient {
     fn is_apart(&self, item: &Item) -> bool {
         match (self.place_of(item), &self.transaction) {
             (Err(_), _) => true,
-            (Ok(Some(place)), Transaction::At(at)) => place != *at,
+            (Ok(Some(place)), Transaction::At(at, _)) => place != *at,
             _ => false,
+        }
+    }
+
+    /// The refusal of a request that [is apart](ShardClient::is_apart): its keys were of the shard of the transaction and have
+    /// moved since, or they never were.
+    fn apart(&self, item: &Item) -> Failure {
+        let (Transaction::At(at, begun), Some(spec)) = (&self.transaction, item.spec) else {
+            return cross_slot();
+        };
+        let map = self.shards.map();
+        let slots: Vec<u16> = keys_of(spec, &item.request[1..]).map(|key| slot_of(key)).collect();
+        let gone = slots.iter().find(|slot| map.owner(**slot) != *at);
+        match gone {
+            Some(slot) if slots.iter().all(|slot| begun.owner(*slot) == *at) => {
+                let owner = &map.shards()[map.owner(*slot)].name;
+                Failure::Refused(format!("MOVED {slot} {owner}").into())
+            }
+            _ => cross_slot(),
         }
     }
 
@@ -105,7 +125,7 @@ impl ShardClient {
             _ => {}
         }
         let place = place.unwrap_or(self.last);
-        self.transaction = Transaction::At(place);
+        self.transaction = Transaction::At(place, self.shards.map());
         let mut items = vec![Item::whole(words(&[b"MULTI"]))];
         items.append(&mut held);
         let before = items.len();
@@ -159,7 +179,7 @@ impl ShardClient {
                     continue;
                 }
             } else {
-                self.transaction = Transaction::At(place);
+                self.transaction = Transaction::At(place, self.shards.map());
                 self.note_end(place);
             }
             sink.out.extend_from_slice(&reply);
@@ -179,10 +199,10 @@ impl ShardClient {
             return;
         }
         let place = match self.transaction {
-            Transaction::At(place) => place,
+            Transaction::At(place, _) => place,
             _ => {
                 let place = self.last;
-                self.transaction = Transaction::At(place);
+                self.transaction = Transaction::At(place, self.shards.map());
                 let mut private = Sink::new(None);
                 self.send(place, vec![Item::whole(words(&[b"MULTI"]))], 0, &mut private).await;
                 place

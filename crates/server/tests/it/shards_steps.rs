@@ -318,3 +318,15 @@ fn a_token_in_a_pipeline_is_the_routers() {
     let with_token = format!("SCID.GET foo TOKEN {token}");
     assert_eq!(client.pipeline(&["GET foo", &with_token]), ["1", "1"]);
 }
+
+#[test]
+fn a_transaction_whose_slot_has_moved_is_refused_as_moved() {
+    let service = service(|options| options);
+    let mut clients = [(); 2].map(|()| Client::at(service.router.address()));
+    assert_eq!(clients[0].pipeline(&["MULTI", "SET foo 1"]), ["OK", "QUEUED"]);
+    mover(&service.folder.path().join("map")).move_slots(&slots("12182"), "a").unwrap();
+    assert_eq!(clients[1].text("GET foo"), "nil");
+    let replies = clients[0].pipeline(&["SET foo 2", "EXEC"]);
+    assert_eq!(replies[0], "-MOVED 12182 a");
+    assert!(replies[1].starts_with("-EXECABORT "), "{replies:?}");
+}
