@@ -99,15 +99,22 @@ impl Peer<'_> {
         Err(Stop::Final(Error::new(ErrorKind::InvalidArgument, format!("shard {shard}: {text}"))))
     }
 
-    /// Refuses a node of another shard.
+    /// Refuses a node of another shard, and one that knows of a later map than `map`, which would refuse its slots.
     pub(super) fn check(&mut self, map: &ShardMap, place: usize) -> Attempt<()> {
         let said = self.call(&["SCID.MAP"])?;
         let name = &map.shards[place].name;
         if let Frame::Array(Some(pairs)) = &said
-            && let [_, Frame::BulkString(Some(found)), ..] = &pairs[..]
+            && let [_, Frame::BulkString(Some(found)), .., Frame::Integer(attempt)] = &pairs[..]
             && found == name.as_bytes()
         {
-            return Ok(());
+            let number = map.number;
+            if u64::try_from(*attempt).is_ok_and(|attempt| attempt <= number) {
+                return Ok(());
+            }
+            let text = format!(
+                "shard {name} knows of map {attempt}, and this would be map {number}: use the maps that it comes from"
+            );
+            return Err(Stop::Final(Error::new(ErrorKind::InvalidArgument, text)));
         }
         let text = format!(
             "{} is no node of shard {name}: start it with --shard {name}",

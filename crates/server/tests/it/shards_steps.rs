@@ -330,3 +330,15 @@ fn a_transaction_whose_slot_has_moved_is_refused_as_moved() {
     assert_eq!(replies[0], "-MOVED 12182 a");
     assert!(replies[1].starts_with("-EXECABORT "), "{replies:?}");
 }
+
+/// Shards whose maps are lost know of later ones.
+#[test]
+fn a_first_map_of_shards_with_later_maps_is_not_made() {
+    let service = service(|options| options);
+    let folder = service.folder.path();
+    mover(&folder.join("map")).move_slots(&slots("12182"), "a").unwrap();
+    let both = vec![shard("a", &[&service.nodes[0]]), shard("b", &[&service.nodes[1]])];
+    let refused = mover(&folder.join("other")).create(both).unwrap_err().to_string();
+    assert!(refused.contains("map 3") && refused.contains("map 1"), "{refused}");
+    assert_eq!(maps(&folder.join("other")).latest().unwrap(), None);
+}
