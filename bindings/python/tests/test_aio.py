@@ -228,3 +228,30 @@ def test_a_wait_of_no_time_never_raises(tmp_path: Path) -> None:
                 assert item is not None and item.seq == commit.seq
 
     run(work())
+
+
+def test_a_cancelled_open_leaves_no_open_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[siltstone.Db] = []
+    go_on = threading.Event()
+
+    def slow(path: Path) -> siltstone.Db:
+        go_on.wait(30)
+        opened.append(siltstone.open(path))
+        return opened[0]
+
+    async def work() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(aio.open(tmp_path), 0.05)
+
+    monkeypatch.setattr("siltstone.aio._siltstone.open", slow)
+    run(work())
+    go_on.set()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            siltstone.open(tmp_path).close()
+            if opened:
+                return
+        except siltstone.Locked:
+            assert time.monotonic() < deadline
+        time.sleep(0.01)

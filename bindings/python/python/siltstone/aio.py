@@ -51,9 +51,12 @@ _WAIT_SECONDS = 0.5
 async def open(path: str | PathLike[str], *, threads: int = 8, **options: Unpack[OpenOptions]) -> AsyncDb:
     """Open the database in the folder ``path``, with up to ``threads`` calls at once; others wait for one of them."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="siltstone-aio")
+    opening = _submit(pool, lambda: _siltstone.open(path, **options))
     try:
-        db = await _run(pool, lambda: _siltstone.open(path, **options))
+        db = await asyncio.wrap_future(opening)
     except BaseException:
+        # A cancel does not stop the open, and no one gets what it returns.
+        _submit(pool, lambda: opening.result().close())
         pool.shutdown(wait=False)
         raise
     return AsyncDb(db, pool)
