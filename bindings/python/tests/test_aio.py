@@ -255,3 +255,25 @@ def test_a_cancelled_open_leaves_no_open_database(tmp_path: Path, monkeypatch: p
         except siltstone.Locked:
             assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_calls_need_no_new_thread_after_the_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        async with await aio.open(tmp_path, threads=4) as db:
+            users = await db.partition("users")
+            changes = db.changes()
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                # A refused call would raise Closed, and write all the same.
+                await asyncio.gather(*(users.put(b"%d" % number, b"") for number in range(20)))
+                await changes.next(0)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    db.changes()
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await aio.open(tmp_path / "other")
+            changes.close()
+
+    run(work())

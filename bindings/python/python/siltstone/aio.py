@@ -23,6 +23,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
+from threading import Barrier
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
 from . import _siltstone
@@ -49,8 +50,9 @@ _WAIT_SECONDS = 0.5
 
 
 async def open(path: str | PathLike[str], *, threads: int = 8, **options: Unpack[OpenOptions]) -> AsyncDb:
-    """Open the database in the folder ``path``, with up to ``threads`` calls at once; others wait for one of them."""
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="siltstone-aio")
+    """Open the database in the folder ``path``, with up to ``threads`` calls at once; others wait for one of them.
+    All threads start here: if one cannot, this raises the ``RuntimeError`` of Python."""
+    pool = _pool(threads, "siltstone-aio")
     opening = _submit(pool, lambda: _siltstone.open(path, **options))
     try:
         db = await asyncio.wrap_future(opening)
@@ -62,11 +64,25 @@ async def open(path: str | PathLike[str], *, threads: int = 8, **options: Unpack
     return AsyncDb(db, pool)
 
 
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool whose threads have all started. A later start could fail when its call is already in the queue."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    started = Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(started.wait)
+    except BaseException:
+        started.abort()
+        pool.shutdown(wait=False)
+        raise
+    return pool
+
+
 def _submit(pool: ThreadPoolExecutor, work: Callable[[], _T]) -> Future[_T]:
     try:
         return pool.submit(work)
     except RuntimeError:
-        # A pool ends with its database or feed, and with the interpreter.
+        # A pool ends with its database or feed, and with the interpreter. It starts no thread any more.
         ended: Future[_T] = Future()
         ended.set_exception(Closed("the database or feed is closed"))
         return ended
@@ -316,7 +332,7 @@ class AsyncChanges:
 
     def __init__(self, from_seq: int, begin: Callable[[], _siltstone.Changes]) -> None:
         # A thread of its own: a feed that waits would keep one from the calls of the database.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-aio-changes")
+        self._pool = _pool(1, "siltstone-aio-changes")
         self._begin = begin
         self._changes: _siltstone.Changes | None = None
         self._token = from_seq
