@@ -7,7 +7,8 @@
 //! 1. A thread is counted as under way before it looks whether hooks are refused, and until Python is released. So the end
 //!    of the interpreter sees every thread that still needs Python.
 //! 2. A hook calls nothing of this package: [`Outside::outside`] refuses it, because a close, a flush or a write could wait
-//!    for the job that waits for the hook.
+//!    for the job that waits for the hook. The same holds from the wait for Python until the exception of the hook is
+//!    freed with its frames: Python frees objects and runs finalizers in all that time.
 //! 3. An exception is an error of the call or job, with the name of the hook. The engine keeps the inputs of the job,
 //!    and the operands of the key.
 //! 4. The lock of [`THREADS`] is taken by threads that have Python alone, and for one line: it is free after a fork.
@@ -40,7 +41,7 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 static THREADS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Whether this thread runs a hook.
+    /// Whether this thread runs a hook, or is about to, or frees what it has left.
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
     /// The number of this thread in Python; 0 as long as it is not known.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
@@ -123,6 +124,22 @@ impl Drop for UnderWay {
     }
 }
 
+/// The time of invariant 2, on this thread.
+struct InHook;
+
+impl InHook {
+    fn begin() -> InHook {
+        IN_HOOK.set(true);
+        InHook
+    }
+}
+
+impl Drop for InHook {
+    fn drop(&mut self) {
+        IN_HOOK.set(false);
+    }
+}
+
 /// A hook that runs, on this thread.
 struct Running(u64);
 
@@ -133,14 +150,12 @@ impl Running {
         }
         let thread = NUMBER.get();
         lock(&THREADS).push(thread);
-        IN_HOOK.set(true);
         Ok(Running(thread))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        IN_HOOK.set(false);
         lock(&THREADS).retain(|thread| *thread != self.0);
     }
 }
@@ -152,6 +167,7 @@ fn ended() -> Error {
 /// Calls a hook.
 fn call<T>(hook: impl FnOnce(Python<'_>) -> PyResult<T>) -> siltstone::Result<T> {
     let _under_way = UnderWay::begin()?;
+    let _in_hook = InHook::begin();
     let called = Python::try_attach(|py| {
         let outcome = Running::begin(py).and_then(|running| {
             let outcome = hook(py);

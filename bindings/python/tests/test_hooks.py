@@ -313,6 +313,36 @@ class TestRules:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 
+    def test_an_exception_frees_the_last_objects_of_its_database(self, tmp_path: Path) -> None:
+        held: list[object] = []
+        go_on = threading.Event()
+
+        def sweep(key: bytes, value: bytes | None) -> Decision:
+            go_on.wait(60)
+            if not held:
+                return Decision.KEEP
+            # The frame of the exception alone keeps them now.
+            last = [held.pop(), held.pop()]
+            raise ValueError(len(last))
+
+        db = siltstone.open(tmp_path / "db", write_buffer_bytes=64 << 10)
+        p = filtered(db, sweep)
+        held += [db, p]
+        for number in range(60):
+            p[b"%d" % number] = bytes(2000)
+        del db, p
+        go_on.set()
+        sweeper = CompactionFilter("sweeper", lambda key, value: Decision.KEEP)
+        deadline = time.monotonic() + 15
+        while True:
+            try:
+                with siltstone.open(tmp_path / "db", compaction_filters=[sweeper]) as db:
+                    assert len(list(db.partition("swept"))) == 60
+                return
+            except siltstone.Locked:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
     def test_the_last_object_closes_a_database_whose_jobs_call_hooks(self, tmp_path: Path) -> None:
         sweeper = CompactionFilter("sweeper", lambda key, value: Decision.KEEP)
         for _ in range(5):
