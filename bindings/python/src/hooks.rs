@@ -18,7 +18,7 @@ use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
@@ -186,6 +186,11 @@ fn failed(py: Python<'_>, raised: PyErr) -> Error {
     let place = raised.traceback(py).and_then(|traceback| place_of(&traceback).ok());
     if let Some(place) = place {
         text = format!("{text} ({place})");
+    }
+    if raised.is_instance_of::<PyKeyboardInterrupt>(py) {
+        // The application has pressed Ctrl-C, and may handle the error of a hook as any other.
+        let interrupted = py.import("_thread").and_then(|it| it.call_method0("interrupt_main"));
+        drop(interrupted);
     }
     // For the caller, if there is one: on a thread of the engine its frames would live for ever.
     if OUTSIDE.get() > 0 {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -342,6 +344,44 @@ class TestRules:
             except siltstone.Locked:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+
+    def test_an_interrupt_in_a_hook_reaches_the_main_thread(self, db: siltstone.Db) -> None:
+        def merge(key: bytes, existing: bytes, operands: list[bytes]) -> bytes:
+            signal.raise_signal(signal.SIGINT)
+            return existing
+
+        p = db.partition("names", merge_operator=MergeOperator("interrupted", merge))
+        p[b"k"] = b"v"
+        p.merge(b"k", b"1")
+        try:
+            quiet(lambda: print(p.get(b"k")))
+            time.sleep(1)
+        except KeyboardInterrupt:
+            return
+        pytest.fail("no interrupt")
+
+    def test_an_exception_that_the_engine_ignores_is_freed(self, db: siltstone.Db) -> None:
+        class Local:
+            pass
+
+        locals_of_hooks: list[weakref.ref[Local]] = []
+
+        def merge(key: bytes, existing: bytes, operands: list[bytes]) -> bytes:
+            local = Local()
+            locals_of_hooks.append(weakref.ref(local))
+            raise ValueError
+
+        p = db.partition("names", merge_operator=MergeOperator("failing", merge))
+        for _ in range(3):
+            p[b"k"] = b"v"
+            p.merge(b"k", b"1")
+            db.flush()
+        p.compact()
+        assert locals_of_hooks
+        # The next call on this thread.
+        db.partition_names()
+        gc.collect()
+        assert [local() for local in locals_of_hooks] == [None] * len(locals_of_hooks)
 
     def test_the_last_object_closes_a_database_whose_jobs_call_hooks(self, tmp_path: Path) -> None:
         sweeper = CompactionFilter("sweeper", lambda key, value: Decision.KEEP)
