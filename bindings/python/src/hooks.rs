@@ -81,6 +81,10 @@ impl Outside for Python<'_> {
         if is_in_hook() {
             return Err(invalid_argument("a hook may call nothing of siltstone"));
         }
+        if OUTSIDE.get() == 0 {
+            // Of an earlier call, whose engine went on without its hook. Its frames may hold objects of a database.
+            drop(RAISED.take());
+        }
         OUTSIDE.set(OUTSIDE.get() + 1);
         let result = self.detach(|| {
             let _depth = Depth;
