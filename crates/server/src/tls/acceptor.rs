@@ -44,6 +44,8 @@ struct Configs {
     requests: Arc<ServerConfig>,
     /// Without certificates of clients: probes and collectors of metrics have none.
     pages: Arc<ServerConfig>,
+    /// The end of the certificate, in seconds from 1970 on.
+    expiry: u64,
 }
 
 /// The side of a server.
@@ -51,8 +53,6 @@ pub(crate) struct Acceptor {
     options: ServerTls,
     clock: Arc<dyn Clock>,
     configs: Renewed<Configs>,
-    /// The end of the certificate, in seconds from 1970 on. Relaxed: for people.
-    expiry: AtomicU64,
     counts: Counts,
     /// Handshakes that run, by their age.
     running: Mutex<BTreeMap<u64, AbortHandle>>,
@@ -65,15 +65,14 @@ impl Acceptor {
         let mut paths: Vec<PathBuf> = vec![options.certificate.clone(), options.key.clone()];
         paths.extend(options.client_ca.clone());
         let log = options.log.clone();
-        let expiry = AtomicU64::new(0);
         let now = clock.now();
         let configs = Renewed::new(paths, log, options.interval, now, |contents| {
-            configs(contents, &options, clock.unix_time(), &expiry)
+            configs(contents, &options, clock.unix_time())
         })?;
         let counts = Counts::default();
         let running = Mutex::default();
         let ids = AtomicU64::new(0);
-        Ok(Acceptor { options, clock, configs, expiry, counts, running, ids })
+        Ok(Acceptor { options, clock, configs, counts, running, ids })
     }
 
     /// Looks at the files in turns, until the task is aborted.
@@ -81,7 +80,7 @@ impl Acceptor {
         loop {
             tokio::time::sleep(self.options.interval).await;
             self.configs.look(self.clock.now(), |contents| {
-                configs(contents, &self.options, self.clock.unix_time(), &self.expiry)
+                configs(contents, &self.options, self.clock.unix_time())
             });
         }
     }
@@ -139,32 +138,29 @@ impl Acceptor {
         let running = self.running.lock().len();
         out.one("tls_handshakes", "gauge", "TLS handshakes that run.", running);
         let help = "The end of the certificate, in seconds from 1970 on.";
-        let expiry = self.expiry.load(Ordering::Relaxed);
+        let expiry = self.configs.current().expiry;
         out.one("tls_certificate_expiry_seconds", "gauge", help, expiry);
         self.configs.figures(out, "tls_");
     }
 }
 
 /// Makes the configurations of rustls of the files.
-fn configs(
-    contents: &[Content],
-    options: &ServerTls,
-    now: Duration,
-    expiry: &AtomicU64,
-) -> Result<Configs> {
+fn configs(contents: &[Content], options: &ServerTls, now: Duration) -> Result<Configs> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let identity = Identity::of(&contents[0], &contents[1], &provider)?;
-    if let Some(warning) = warning(&identity.validity, &options.certificate, now) {
-        say(options.log.as_ref(), &format!("TLS: {warning}"));
-    }
-    expiry.store(identity.validity.until.seconds, Ordering::Relaxed);
+    let expiry = identity.validity.until.seconds;
+    let warning = warning(&identity.validity, &options.certificate, now);
     let identity = Arc::new(SingleCertAndKey::from(identity.certified));
     let pages = Arc::new(config(&provider, None, &identity)?);
     let requests = match contents.get(2) {
         None => pages.clone(),
         Some(ca) => Arc::new(config(&provider, Some(ca), &identity)?),
     };
-    Ok(Configs { requests, pages })
+    // A failure is met again at each look, so that only what is taken up is said.
+    if let Some(warning) = warning {
+        say(options.log.as_ref(), &format!("TLS: {warning}"));
+    }
+    Ok(Configs { requests, pages, expiry })
 }
 
 fn config(

@@ -143,3 +143,30 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     assert!(kept[0].contains("key is not the key of the certificate in"), "{lines:?}");
     assert!(lines.iter().any(|it| it.contains("took up new files: ")), "{lines:?}");
 }
+
+#[test]
+fn the_expiry_is_that_of_the_certificate_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tls = copy(folder.path(), "server.pem", "server.key");
+    let ca = folder.path().join("ca");
+    std::fs::copy(file("ca.pem"), &ca).unwrap();
+    let (taken, lines) = log();
+    tls.client_ca = Some(ca.clone());
+    tls.log = Some(taken);
+    tls.interval = Duration::from_millis(10);
+    let (_folder, server) = serve(tls.clone(), Limits::default());
+    let http = server.http_address().unwrap();
+    // The new pair is right, and the CA for clients is not.
+    replace(&ca, &file("server.key"));
+    replace(&tls.certificate, &file("expired.pem"));
+    replace(&tls.key, &file("expired.key"));
+    let failed = metric(http, "siltstone_server_tls_renewal_failures_total");
+    while metric(http, "siltstone_server_tls_renewal_failures_total") < failed + 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(metric(http, "siltstone_server_tls_certificate_expiry_seconds"), 4_733_510_400);
+    server.stop().unwrap();
+    let lines = lines.lock().unwrap().join("\n");
+    assert!(lines.contains("ca has no certificate"), "{lines}");
+    assert!(!lines.contains("has expired"), "{lines}");
+}
