@@ -3,16 +3,18 @@
 //! Nodes are asked for their role and position in turns, and what requests experience counts at once. Nothing that is
 //! known here is a guarantee: see [`choose`](super::choice::choose).
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use siltstone::clock::{Clock, SystemClock};
 use siltstone::{Commit, Error, ErrorKind, Result};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::choice::{NodeRole, NodeView, Policy, primary_of};
 use super::counts::{Counts, NodeCounts};
@@ -140,30 +142,36 @@ impl Node {
 
     async fn ask(&self, dialer: &Dialer, login: Option<&(String, String)>) {
         let mut kept = self.link.lock().await;
-        let asked = timeout(ANSWER, async {
-            let link = match kept.as_mut() {
-                Some(link) => link,
-                None => kept.insert(Link::connect(dialer, &self.address, ANSWER).await?),
-            };
-            if let Some((name, password)) = login.filter(|_| !link.greeted.has_login) {
-                link.call(&["AUTH", name, password]).await?;
-                link.greeted.has_login = true;
-            }
-            link.call(&["INFO"]).await
-        });
-        let known = match asked.await {
-            Ok(Ok(info)) => known(&info),
-            Ok(Err(error)) => {
-                dialer.failed(&self.address, &error);
-                Known::default()
-            }
-            Err(_) => Known::default(),
+        let deadline = Instant::now() + ANSWER;
+        if kept.is_none() {
+            // The dialer notes why there is none. Its limit is the only one here, so that it can note that too.
+            *kept = Link::connect(dialer, &self.address, ANSWER).await.ok();
+        }
+        let known = match kept.as_mut() {
+            None => Known::default(),
+            Some(link) => match timeout_at(deadline, info(link, login)).await {
+                Ok(Ok(info)) => known(&info),
+                Ok(Err(error)) => {
+                    dialer.failed(&self.address, &error);
+                    Known::default()
+                }
+                Err(_) => Known::default(),
+            },
         };
         if known.role.is_none() {
             *kept = None;
         }
         *self.known.lock() = known;
     }
+}
+
+/// Asks for the role and position, after the login if there is one.
+async fn info(link: &mut Link, login: Option<&(String, String)>) -> io::Result<Bytes> {
+    if let Some((name, password)) = login.filter(|_| !link.greeted.has_login) {
+        link.call(&["AUTH", name, password]).await?;
+        link.greeted.has_login = true;
+    }
+    link.call(&["INFO"]).await
 }
 
 fn line_of<'a>(info: &'a str, name: &str) -> Option<&'a str> {

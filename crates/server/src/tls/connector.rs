@@ -151,7 +151,57 @@ fn config(contents: &[Content], options: &NodeTls, now: Duration) -> Result<Clie
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::{Cluster, ClusterOptions, Nodes, Options, Place, Role, Server, ServerTls};
+
+    fn file(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tls").join(name)
+    }
+
+    /// Asks the node at `address` once, and returns the failures that are counted and the lines of the log.
+    fn ask(address: std::net::SocketAddr, tls: NodeTls) -> (Vec<String>, Vec<String>) {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = lines.clone();
+        let log: super::super::Log = Arc::new(move |line| kept.lock().push(line.to_owned()));
+        let mut options = ClusterOptions::new(Nodes::List(vec![address.to_string()]));
+        options.tls = Some(NodeTls { log: Some(log), ..tls });
+        let cluster = Cluster::new(options).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(cluster.ask());
+        let mut out = Exposition::new("");
+        cluster.dialer.figures(&mut out);
+        let text = out.into_text();
+        let failures = text.lines().filter_map(|line| {
+            let line = line.strip_prefix("node_tls_handshake_failures_total{reason=")?;
+            (!line.ends_with(" 0")).then(|| line.to_owned())
+        });
+        let lines = lines.lock().clone();
+        (failures.collect(), lines)
+    }
+
+    #[test]
+    fn a_failure_counts_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tls = ServerTls::new(file("server.pem"), file("server.key"));
+        tls.client_ca = Some(file("ca.pem"));
+        let options = Options { listen: "127.0.0.1:0".to_owned(), ..Options::default() };
+        let options = Options { tls: Some(tls), http: None, ..options };
+        let place = Place::folder(folder.path());
+        let server = Server::start(place, Role::Primary, options).unwrap();
+        // The node refuses the second one after the handshake of this side.
+        for (ca, expected) in
+            [("other-ca.pem", "\"certificate\"} 1"), ("ca.pem", "\"refused\"} 1")]
+        {
+            let (failures, lines) = ask(server.address(), NodeTls::new(file(ca)));
+            assert_eq!(failures, [expected], "{lines:?}");
+            assert_eq!(lines.len(), 1, "{lines:?}");
+        }
+        server.stop().unwrap();
+    }
 
     #[test]
     fn the_name_is_that_of_the_address_or_of_the_options() {
