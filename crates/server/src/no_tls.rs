@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::exposition::Exposition;
 use crate::front::Front;
@@ -48,7 +49,7 @@ impl Connector {
     }
 
     #[expect(clippy::unused_async, reason = "it is as that of the feature")]
-    pub(crate) async fn connect(&self, _: &str, _: TcpStream) -> io::Result<Stream> {
+    pub(crate) async fn connect(&self, _: &str, _: TcpStream, _: Instant) -> io::Result<Stream> {
         match *self {}
     }
 

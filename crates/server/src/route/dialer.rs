@@ -3,6 +3,7 @@
 use std::io;
 
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 
 use crate::exposition::Exposition;
 use crate::stream::Stream;
@@ -18,13 +19,13 @@ impl Dialer {
         Dialer { tls }
     }
 
-    /// Connects.
-    pub(crate) async fn dial(&self, address: &str) -> io::Result<Stream> {
-        let stream = TcpStream::connect(address).await?;
+    /// Connects until `deadline`.
+    pub(crate) async fn dial(&self, address: &str, deadline: Instant) -> io::Result<Stream> {
+        let stream = timeout_at(deadline, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
         match &self.tls {
             None => Ok(Stream::Plain(stream)),
-            Some(tls) => tls.connect(address, stream).await,
+            Some(tls) => tls.connect(address, stream, deadline).await,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::dialer::Dialer;
 use crate::level::Wanted;
@@ -49,7 +49,7 @@ impl Link {
         address: &str,
         limit: Duration,
     ) -> io::Result<Link> {
-        let stream = within(limit, dialer.dial(address)).await?;
+        let stream = dialer.dial(address, Instant::now() + limit).await?;
         let greeted = Greeted {
             has_login: false,
             is_resp3: false,

@@ -12,6 +12,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use siltstone::clock::{Clock, SystemClock};
 use siltstone::{Error, ErrorKind, Result};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::counts::{Counts, is_of_tls, reason_of};
@@ -52,11 +53,20 @@ impl Connector {
         });
     }
 
-    /// Completes a handshake with the node at `address`.
-    pub(crate) async fn connect(&self, address: &str, stream: TcpStream) -> io::Result<Stream> {
+    /// Completes a handshake with the node at `address` until `deadline`.
+    pub(crate) async fn connect(
+        &self,
+        address: &str,
+        stream: TcpStream,
+        deadline: Instant,
+    ) -> io::Result<Stream> {
         let name = self.options.name_of(address)?;
         let connector = TlsConnector::from(self.config.current());
-        match connector.connect(name, stream).await {
+        let done = timeout_at(deadline, connector.connect(name, stream)).await;
+        // Of a limit around this call nothing would be counted.
+        match done.unwrap_or_else(|_| {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "it was not over in time"))
+        }) {
             Ok(stream) => {
                 self.counts.done();
                 Ok(Stream::tls(stream.into()))
@@ -151,6 +161,7 @@ fn config(contents: &[Content], options: &NodeTls, now: Duration) -> Result<Clie
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
     use std::path::Path;
 
     use parking_lot::Mutex;
@@ -184,6 +195,15 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_is_silent_is_counted() {
+        // The system accepts.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (failures, lines) = ask(listener.local_addr().unwrap(), NodeTls::new(file("ca.pem")));
+        assert_eq!(failures, ["\"time\"} 1"], "{lines:?}");
+        assert!(lines[0].contains("it was not over in time (time)"), "{lines:?}");
+    }
+
+    #[test]
     fn a_failure_counts_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut tls = ServerTls::new(file("server.pem"), file("server.key"));
@@ -193,8 +213,7 @@ mod tests {
         let place = Place::folder(folder.path());
         let server = Server::start(place, Role::Primary, options).unwrap();
         // The node refuses the second one after the handshake of this side.
-        for (ca, expected) in
-            [("other-ca.pem", "\"certificate\"} 1"), ("ca.pem", "\"refused\"} 1")]
+        for (ca, expected) in [("other-ca.pem", "\"certificate\"} 1"), ("ca.pem", "\"refused\"} 1")]
         {
             let (failures, lines) = ask(server.address(), NodeTls::new(file(ca)));
             assert_eq!(failures, [expected], "{lines:?}");
