@@ -100,11 +100,12 @@ impl Connector {
 }
 
 impl NodeTls {
-    /// Completes a handshake with the server at `address` on a thread that may wait, for pages of metrics. The files are
-    /// read for each call.
+    /// Prepares TLS with the server at `address` on a thread that may wait, for pages of metrics. The files are read for each
+    /// call; the handshake comes with the first read or write.
     ///
     /// # Errors
-    /// Those of the files and of the connection. A certificate that is not accepted shows at the first read or write.
+    /// Those of the files and of the name. All others, such as a certificate that is not accepted, show at the first read or
+    /// write.
     pub fn connect(
         &self,
         address: &str,
