@@ -33,7 +33,10 @@ impl Drop for Running {
 }
 
 fn start(at: &Path, args: &[&str]) -> Running {
-    let mut command = Command::new(COMMAND);
+    start_by(Command::new(COMMAND), at, args)
+}
+
+fn start_by(mut command: Command, at: &Path, args: &[&str]) -> Running {
     let child = command.current_dir(at).args(args).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the command can be started");
     let mut errors = BufReader::new(child.stderr.take().expect("it is a pipe"));
@@ -94,6 +97,24 @@ fn a_primary_a_reader_and_a_router_speak_tls() {
     assert!(said.contains("siltstone: TLS: no handshake with 127.0.0.1:"), "{said}");
     reader.end();
     primary.end();
+}
+
+#[test]
+fn silent_handshakes_leave_file_handles_to_others() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let [certificate, key] = ["server.pem", "server.key"].map(file);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 100 && exec \"$@\"", "sh", COMMAND]);
+    let serve = ["serve", "db", "--listen", "127.0.0.1:0"];
+    let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
+    let primary = start_by(command, folder.path(), &[&serve[..], &tls].concat());
+    let silent: Vec<TcpStream> = (0..120)
+        .map(|_| TcpStream::connect(&primary.address).expect("the system accepts"))
+        .collect();
+    assert_eq!(call(&primary.address, "SET alice admin"), "+OK\r\n");
+    drop(silent);
+    let said = primary.end();
+    assert!(said.contains("there are too few file handles"), "{said}");
 }
 
 #[test]

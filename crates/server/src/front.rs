@@ -200,6 +200,13 @@ pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
     runtime.block_on(tokio::signal::ctrl_c()).map_err(|error| failed("wait for signals", &error))
 }
 
+/// Returns whether the process or the system has no file handle left.
+fn is_out_of_handles(error: &std::io::Error) -> bool {
+    // ENFILE and EMFILE have these numbers on all systems of Unix; the last one is WSAEMFILE.
+    let numbers: &[i32] = if cfg!(unix) { &[23, 24] } else { &[10024] };
+    error.raw_os_error().is_some_and(|number| numbers.contains(&number))
+}
+
 /// Accepts connections until the task is aborted. `serve` returns a connection when it has ended.
 pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
     front: Arc<Front>,
@@ -208,10 +215,16 @@ pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
 ) {
     let serve = Arc::new(serve);
     loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Out of file handles, as a rule. The connections that are open end at some time.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // The connections that are open end at some time; handshakes that are silent end too late.
+                if is_out_of_handles(&error) {
+                    tls::end_oldest(&front);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
         };
         if front.is_draining() {
             return;

@@ -36,6 +36,12 @@ pub(crate) fn begin(
     }
 }
 
+pub(crate) fn end_oldest(front: &Front) {
+    if let Some(acceptor) = &front.tls {
+        match *acceptor {}
+    }
+}
+
 pub(crate) async fn of_pages(_: &Front, stream: TcpStream) -> io::Result<Stream> {
     Ok(Stream::Plain(stream))
 }

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use acceptor::{Acceptor, begin, of_pages};
+pub(crate) use acceptor::{Acceptor, begin, end_oldest, of_pages};
 pub(crate) use connector::Connector;
 
 use siltstone::{Error, ErrorKind};

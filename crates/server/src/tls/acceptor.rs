@@ -132,6 +132,11 @@ impl Acceptor {
         None
     }
 
+    fn evict(&self, oldest: &AbortHandle, why: &str) {
+        oldest.abort();
+        self.counts.failed(self.configs.log(), "a client", Reason::Evicted, why);
+    }
+
     /// The figures of this side.
     pub(crate) fn figures(&self, out: &mut Exposition) {
         self.counts.figures(out, "tls_");
@@ -224,10 +229,17 @@ pub(crate) fn begin(
     let oldest = if are_too_many { running.pop_first() } else { None };
     drop(running);
     if let Some((_, oldest)) = oldest {
-        oldest.abort();
         let most = acceptor.options.handshakes;
-        let why = format!("{most} handshakes run, and it is the oldest");
-        acceptor.counts.failed(acceptor.configs.log(), "a client", Reason::Evicted, &why);
+        acceptor.evict(&oldest, &format!("{most} handshakes run, and it is the oldest"));
+    }
+}
+
+/// Ends the oldest handshake: it has a file handle, and there is none for others.
+pub(crate) fn end_oldest(front: &Front) {
+    let Some(acceptor) = front.tls.as_ref() else { return };
+    let oldest = acceptor.running.lock().pop_first();
+    if let Some((_, oldest)) = oldest {
+        acceptor.evict(&oldest, "there are too few file handles, and it is the oldest");
     }
 }
 

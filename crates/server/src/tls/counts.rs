@@ -16,7 +16,7 @@ pub(super) enum Reason {
     Plain,
     /// It took too long.
     Time,
-    /// It was the oldest one of too many.
+    /// It was the oldest one of too many, or of too many for the file handles.
     Evicted,
     /// The client has shown no certificate, and one is needed.
     NoCertificate,
