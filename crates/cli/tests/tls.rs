@@ -175,4 +175,10 @@ fn wrong_files_and_arguments_are_named() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(text), "{args:?}: {said}");
     }
+    let mut command = Command::new(COMMAND);
+    command.current_dir(folder.path()).args(["operate", "db", "--nodes", "nodes"]);
+    let args = ["--operations", "1", "--nodes-tls-ca", "typo.pem"];
+    let output = command.args(args).output().expect("the command ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("typo.pem"), "{said}");
 }

@@ -71,14 +71,19 @@ pub(crate) struct Args {
 
 impl Args {
     #[cfg(feature = "tls")]
-    fn asker(&self) -> Asker {
-        Asker { tls: self.nodes_tls.options() }
+    fn asker(&self) -> Result<Asker, Failure> {
+        let tls = self.nodes_tls.options();
+        if let Some(tls) = &tls {
+            // A reader that cannot be asked looks as one that does not answer.
+            tls.check()?;
+        }
+        Ok(Asker { tls })
     }
 
     #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "it is as that of the feature")]
-    fn asker(&self) -> Asker {
-        Asker::default()
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "it is as the other one")]
+    fn asker(&self) -> Result<Asker, Failure> {
+        Ok(Asker::default())
     }
 }
 
@@ -183,7 +188,7 @@ impl Env for Machine {
 }
 
 /// The launcher of processes, or of pods.
-fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
+fn launcher(args: &Args, asker: &Asker) -> Result<Box<dyn Launcher>, Failure> {
     #[cfg(feature = "pods")]
     if let Some(template) = &args.pods {
         let clock = std::sync::Arc::new(SystemClock::new());
@@ -201,7 +206,7 @@ fn launcher(args: &Args) -> Result<Box<dyn Launcher>, Failure> {
         is_folder,
         host: args.host.clone(),
         more: args.more.clone(),
-        asker: args.asker(),
+        asker: asker.clone(),
     };
     Ok(Box::new(Processes::new(
         spec,
@@ -221,9 +226,10 @@ fn whole(folder: &Path) -> Result<PathBuf, Failure> {
 /// Operates until a signal.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let targets = args.load.targets()?;
+    let asker = args.asker()?;
     let nodes = NodesFile::lock(&args.nodes, args.node.clone())?;
-    let env = Machine { asker: args.asker(), nodes };
-    let launcher = launcher(args)?;
+    let launcher = launcher(args, &asker)?;
+    let env = Machine { asker, nodes };
     let mut control =
         Control::new(launcher, Box::new(env), Decider::new(targets), args.load.times());
     let mut signals = server::Signals::new()?;

@@ -100,6 +100,14 @@ impl Connector {
 }
 
 impl NodeTls {
+    /// Reads the files, so that a wrong one is an error at the start of a program.
+    ///
+    /// # Errors
+    /// Those of the files and of the name.
+    pub fn check(&self) -> Result<()> {
+        Connector::open(self.clone(), Arc::new(SystemClock::new())).map(drop)
+    }
+
     /// Prepares TLS with the server at `address` on a thread that may wait, for pages of metrics. The files are read for each
     /// call; the handshake comes with the first read or write.
     ///
