@@ -16,8 +16,9 @@
 // - Hooks are functions of the application that the library calls: merge operators and compaction filters. Any thread may
 //   call them, several at once, so a hook guards what its context points to. A hook returns: it does not throw, and does
 //   not jump out. It may call the functions of its output, and no other function of this header: those that can fail
-//   are refused then with SILTSTONE_INVALID_ARGUMENT, and what a hook frees is freed by another thread. A hook that never
-//   returns keeps its thread, and siltstone_close waits for it. After the fork of a process no hook is called in the child.
+//   are refused then with SILTSTONE_INVALID_ARGUMENT, and what a hook frees is freed by another thread. The same holds
+//   for the destructor of a hook. A hook that never returns keeps its thread, and siltstone_close waits for it. After the
+//   fork of a process no hook is called in the child.
 // - A panic inside is the error SILTSTONE_INTERNAL; it never leaves a function.
 // - A child of fork cannot use the objects of its parent: calls fail, and freeing changes nothing.
 
@@ -266,7 +267,8 @@ typedef bool (*siltstone_merge_fn_t)(void *context,
                                      const size_t *operand_lens,
                                      siltstone_hook_output_t *output);
 
-// Ends a context, after the last call of its hook. Called once, by any thread.
+// Ends a context, after the last call of its hook. Called once, by any thread. The rules for hooks hold for it: it calls
+// no function that can fail, and what it frees is freed by another thread.
 typedef void (*siltstone_destroy_fn_t)(void *context);
 
 // Returns a siltstone_decision_t about an entry that a flush or a compaction is about to write; the new value for

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A destructor is called once, after the last call of its hook: the object that calls both owns the context.
-//! 2. While a hook runs, its thread calls nothing of the library that could wait: see `raw::in_hook`.
+//! 2. While a hook or destructor runs, its thread calls nothing of the library that could wait: see `raw::in_hook`.
 //! 3. A failure is an error with the text of the hook. The engine keeps the inputs of a job, and the operands of a key.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -53,7 +53,8 @@ pub type FilterFn = Option<
     ) -> u32,
 >;
 
-/// Ends a context, after the last call of its hook. Called once, by any thread.
+/// Ends a context, after the last call of its hook. Called once, by any thread. The rules for hooks hold for it: it calls
+/// no function that can fail, and what it frees is freed by another thread.
 pub type DestroyFn = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// The decision of a compaction filter.
@@ -138,8 +139,9 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
+            // The engine may drop it in a job, or in the close that waits for it.
             // SAFETY: contract 5 of `raw`; nothing else has the context any more.
-            unsafe { destroy(self.pointer) };
+            in_hook(|| unsafe { destroy(self.pointer) });
         }
     }
 }

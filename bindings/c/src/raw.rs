@@ -32,10 +32,11 @@ thread_local! {
 
 /// Runs a hook of the caller, within which [`guard`] refuses every call.
 pub fn in_hook<T>(hook: impl FnOnce() -> T) -> T {
-    IN_HOOK.set(true);
+    // A destructor may run in a hook: one that frees the last object of another hook.
+    let before = IN_HOOK.replace(true);
     // It does not unwind, by contract 5.
     let result = hook();
-    IN_HOOK.set(false);
+    IN_HOOK.set(before);
     result
 }
 

@@ -18,11 +18,6 @@ struct context {
     siltstone_partition_t *_Atomic frees_partition;
 };
 
-static void destroy(void *of) {
-    struct context *context = of;
-    atomic_fetch_add(&context->destroyed, 1);
-}
-
 static void sleep_ms(long ms) {
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
@@ -63,6 +58,13 @@ static void close_from_hook(siltstone_db_t *db) {
     if (strstr(siltstone_error_message(refusal), "a hook may call no function") == NULL) abort();
     siltstone_error_free(refusal);
     if (siltstone_flush(db, NULL) || siltstone_wait_idle(db, NULL) || siltstone_snapshot_create(db, NULL) != NULL) abort();
+}
+
+static void destroy(void *of) {
+    struct context *context = of;
+    siltstone_db_t *closes = atomic_load(&context->closes);
+    if (closes != NULL) close_from_hook(closes);
+    atomic_fetch_add(&context->destroyed, 1);
 }
 
 // Decides by the first letter of the key.
@@ -278,6 +280,11 @@ static void test_filters(const char *path) {
     int calls = atomic_load(&context.calls);
     CHECK(siltstone_flush(db, &error) && atomic_load(&context.calls) > calls);
     atomic_store(&context.closes, (siltstone_db_t *)NULL);
+    // A destructor that does so.
+    struct context destroyed = {0};
+    atomic_store(&destroyed.closes, db);
+    siltstone_merge_operator_free(operator_of(&destroyed));
+    CHECK(atomic_load(&destroyed.destroyed) == 1);
     CHECK(siltstone_close(db, &error));
     siltstone_partition_free(swept);
     siltstone_db_free(db);
