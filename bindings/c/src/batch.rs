@@ -9,7 +9,9 @@ use engine::Result;
 use crate::db::{Db, durability};
 use crate::error::Failure;
 use crate::partition::Partition;
-use crate::raw::{bytes, free, give, guard, object, object_mut, range, set};
+use crate::raw::{
+    bytes, free, give, guard, guard_taking, is_in_hook, object, object_mut, range, set,
+};
 use crate::stream::ValueWriter;
 use crate::value::Commit;
 
@@ -202,9 +204,8 @@ pub unsafe extern "C" fn siltstone_batch_put_writer(
 ) -> bool {
     // SAFETY: contracts 1, 2 and 3 of `raw`.
     unsafe {
-        guard(error, false, || {
-            object(writer.cast_const(), "writer")?;
-            let pending = Box::from_raw(writer).into_inner().finish()?;
+        guard_taking(writer, "writer", error, false, |writer| {
+            let pending = writer.into_inner().finish()?;
             let batch = object_mut(batch, "batch")?;
             let empty = batch.db.batch();
             batch.inner = mem::replace(&mut batch.inner, empty).put_blob(pending);
@@ -230,6 +231,12 @@ pub unsafe extern "C" fn siltstone_batch_commit(
 ) -> bool {
     // SAFETY: contracts 1 and 2 of `raw`.
     unsafe {
+        if is_in_hook()
+            && let Some(batch) = batch.as_mut()
+        {
+            // What a hook drops is freed by another thread.
+            free(give(mem::replace(&mut batch.inner, batch.db.batch())));
+        }
         guard(error, false, || {
             let batch = object_mut(batch, "batch")?;
             let empty = batch.db.batch();

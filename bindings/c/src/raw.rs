@@ -69,6 +69,34 @@ pub unsafe fn guard<T>(error: *mut *mut Failure, failed: T, call: impl FnOnce() 
     }
 }
 
+/// [`guard`] for a call that ends the object at `pointer`, also if it is refused or fails.
+///
+/// # Safety
+/// Contracts 1, 2 and 3, for `error` and `pointer`.
+pub unsafe fn guard_taking<T: Send + 'static, R>(
+    pointer: *mut T,
+    what: &str,
+    error: *mut *mut Failure,
+    failed: R,
+    call: impl FnOnce(T) -> Result<R>,
+) -> R {
+    // SAFETY: contracts 1, 2 and 3. In a hook it is freed here, and `guard` does not run its call.
+    unsafe {
+        if IN_HOOK.get() {
+            free(pointer);
+        }
+        guard(error, failed, || {
+            object(pointer.cast_const(), what)?;
+            call(*Box::from_raw(pointer))
+        })
+    }
+}
+
+/// Returns `true` on a thread that runs a hook of the caller.
+pub fn is_in_hook() -> bool {
+    IN_HOOK.get()
+}
+
 /// Runs `call`, which returns nothing and cannot fail.
 pub fn quietly(call: impl FnOnce()) {
     // A panic of a drop: there is no place for it, and the object is gone.

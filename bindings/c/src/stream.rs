@@ -11,7 +11,7 @@ use engine::{Error, ErrorKind};
 use crate::db::{Snapshot, durability};
 use crate::error::Failure;
 use crate::partition::Partition;
-use crate::raw::{bytes, free, give, guard, object, object_mut, set};
+use crate::raw::{bytes, free, give, guard, guard_taking, object, object_mut, set};
 use crate::value::Commit;
 
 /// A value that is written in parts. It is in the database after the commit.
@@ -76,10 +76,8 @@ pub unsafe extern "C" fn siltstone_writer_commit(
 ) -> bool {
     // SAFETY: contracts 1, 2 and 3 of `raw`.
     unsafe {
-        guard(error, false, || {
-            object(writer.cast_const(), "writer")?;
-            let made = Box::from_raw(writer).into_inner().commit(durability(sync))?;
-            set(commit, made.into());
+        guard_taking(writer, "writer", error, false, |writer| {
+            set(commit, writer.0.commit(durability(sync))?.into());
             Ok(true)
         })
     }

@@ -9,7 +9,7 @@ use engine::Result;
 use crate::db::{Db, durability};
 use crate::error::Failure;
 use crate::partition::Partition;
-use crate::raw::{bytes, free, give, guard, object, object_mut, range, set};
+use crate::raw::{bytes, free, give, guard, guard_taking, object, object_mut, range, set};
 use crate::value::{Commit, Value};
 
 /// Reads and writes that are committed together, or refused with SILTSTONE_CONFLICT.
@@ -45,10 +45,8 @@ pub unsafe extern "C" fn siltstone_transaction_commit(
 ) -> bool {
     // SAFETY: contracts 1, 2 and 3 of `raw`.
     unsafe {
-        guard(error, false, || {
-            object(transaction.cast_const(), "transaction")?;
-            let made = Box::from_raw(transaction).0.commit(durability(sync))?;
-            set(commit, made.into());
+        guard_taking(transaction, "transaction", error, false, |transaction| {
+            set(commit, transaction.0.commit(durability(sync))?.into());
             Ok(true)
         })
     }

@@ -16,6 +16,9 @@ struct context {
     atomic_bool lets_fail_pass, has_started, may_free;
     siltstone_db_t *_Atomic closes, *_Atomic frees;
     siltstone_partition_t *_Atomic frees_partition;
+    siltstone_transaction_t *_Atomic commits_transaction;
+    siltstone_writer_t *_Atomic commits_writer, *_Atomic adds_writer;
+    siltstone_batch_t *_Atomic commits_batch;
 };
 
 static void sleep_ms(long ms) {
@@ -60,6 +63,17 @@ static void close_from_hook(siltstone_db_t *db) {
     if (siltstone_flush(db, NULL) || siltstone_wait_idle(db, NULL) || siltstone_snapshot_create(db, NULL) != NULL) abort();
 }
 
+// Commits that free their objects, or empty them, also when they are refused.
+static void commit_from_hook(struct context *context) {
+    siltstone_transaction_t *transaction = atomic_exchange(&context->commits_transaction, NULL);
+    if (transaction == NULL) return;
+    siltstone_batch_t *batch = atomic_load(&context->commits_batch);
+    if (siltstone_transaction_commit(transaction, false, NULL, NULL)) abort();
+    if (siltstone_writer_commit(atomic_load(&context->commits_writer), false, NULL, NULL)) abort();
+    if (siltstone_batch_put_writer(batch, atomic_load(&context->adds_writer), NULL)) abort();
+    if (siltstone_batch_commit(batch, false, NULL, NULL)) abort();
+}
+
 static void destroy(void *of) {
     struct context *context = of;
     siltstone_db_t *closes = atomic_load(&context->closes);
@@ -75,6 +89,7 @@ static uint32_t sweep(void *of, const void *key, size_t key_len, const void *val
     if (value == NULL) atomic_fetch_add(&context->large, 1);
     siltstone_db_t *closes = atomic_load(&context->closes);
     if (closes != NULL) close_from_hook(closes);
+    commit_from_hook(context);
     if (atomic_load(&context->frees) != NULL) {
         atomic_store(&context->has_started, true);
         while (!atomic_load(&context->may_free)) sleep_ms(1);
@@ -310,6 +325,37 @@ static void test_last_free(const char *path) {
     wait_for(&context.destroyed, 1);
 }
 
+static void test_commits_in_a_hook(const char *path) {
+    struct context context = {0};
+    siltstone_db_t *db = siltstone_open(path, NULL, &error);
+    siltstone_partition_t *swept = hooked(db, "committed", NULL, &context);
+    put(swept, "a", "1");
+    siltstone_transaction_t *transaction = siltstone_transaction_begin(db, &error);
+    siltstone_value_t *value = NULL;
+    CHECK(siltstone_transaction_get(transaction, swept, "a", 1, true, &value, &error));
+    siltstone_value_free(value);
+    // The transaction does not see it, so the filter is asked.
+    put(swept, "later", "1");
+    siltstone_batch_t *batch = siltstone_batch_create(db, &error);
+    CHECK(siltstone_batch_put(batch, swept, "b", 1, "1", 1, &error) && siltstone_batch_count(batch) == 1);
+    atomic_store(&context.commits_batch, batch);
+    atomic_store(&context.commits_writer, siltstone_writer_create(swept, "c", 1, UINT64_MAX, &error));
+    atomic_store(&context.adds_writer, siltstone_writer_create(swept, "d", 1, UINT64_MAX, &error));
+    atomic_store(&context.commits_transaction, transaction);
+    CHECK(siltstone_flush(db, &error) && atomic_load(&context.commits_transaction) == NULL);
+    CHECK(siltstone_batch_count(batch) == 0);
+    // The lock of the transaction has ended with it.
+    transaction = siltstone_transaction_begin(db, &error);
+    CHECK(siltstone_transaction_set_lock_timeout_ms(transaction, 10000, &error));
+    CHECK(siltstone_transaction_get(transaction, swept, "a", 1, true, &value, &error));
+    siltstone_value_free(value);
+    siltstone_transaction_free(transaction);
+    siltstone_batch_free(batch);
+    siltstone_partition_free(swept);
+    siltstone_db_free(db);
+    wait_for(&context.destroyed, 1);
+}
+
 static void *merge_often(void *of) {
     for (int count = 0; count < 100; count++) {
         siltstone_value_t *value = NULL;
@@ -357,6 +403,7 @@ int main(int argc, char **argv) {
     test_opens(argv[1]);
     test_filters(argv[1]);
     test_threads_and_fork(argv[1]);
+    test_commits_in_a_hook(argv[1]);
     test_last_free(argv[1]);
     puts("all checks passed");
     return 0;
