@@ -109,7 +109,8 @@ fn the_database_with_most_memory_is_flushed_though_nobody_writes_to_it() {
         assert!(count < 100_000, "{:?}", resources.usage());
     }
     large.wait_idle().unwrap();
-    assert_eq!(small.stats().flush_count, 0);
+    // If the flush begins late, the small one has as much meanwhile, and is asked too.
+    assert!(small.stats().flush_count == 0 || count > 900, "{count}");
     assert_filled(&default_of(&large), 1, 600);
     assert!(resources.usage().active_memtable_bytes < 1 << 20);
 }
