@@ -236,8 +236,10 @@ typedef struct {
 typedef struct {
   // Its kind.
   siltstone_change_kind_t kind;
-  // The name of the partition.
+  // The name of the partition, which ends with a zero.
   const char *partition;
+  // Its length without that. Programs in other languages can make names that contain zeros.
+  size_t partition_len;
   // The key, or the first key of a range; NULL if it has none.
   const void *key;
   // Its length.
@@ -470,8 +472,10 @@ uint64_t siltstone_feed_item_first_seq(const siltstone_feed_item_t *item);
 // Returns the last sequence number of an item; 0 if it has none.
 uint64_t siltstone_feed_item_seq(const siltstone_feed_item_t *item);
 
-// Returns the name of a dropped partition; NULL for other kinds. It lives as long as the item.
-const char *siltstone_feed_item_partition(const siltstone_feed_item_t *item);
+// Returns the name of a dropped partition, and sets `len` to its length without the zero at its end; NULL for other kinds. It
+// lives as long as the item.
+const char *siltstone_feed_item_partition(const siltstone_feed_item_t *item,
+                                          size_t *len);
 
 // Returns the number of changes of a commit.
 size_t siltstone_feed_item_count(const siltstone_feed_item_t *item);

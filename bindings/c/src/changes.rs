@@ -1,6 +1,6 @@
 //! Feeds of changes: the commits of a database in their order.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use engine::changes::{CommittedBatch, KeyChange};
 use engine::{Error, ErrorKind, Result, SeqNo};
 
 use crate::db::Db;
-use crate::error::{Failure, c_text};
+use crate::error::Failure;
 use crate::raw::{bytes, free, give, guard, object, object_mut, quietly, set, text};
 use crate::secondary::Secondary;
 use crate::value::Value;
@@ -19,8 +19,8 @@ pub struct Changes(engine::changes::Changes);
 /// What a feed returns.
 pub struct FeedItem {
     item: engine::changes::FeedItem,
-    /// The names of the partitions of the changes, or of the dropped one.
-    partitions: Vec<CString>,
+    /// The names of the partitions of the changes, or of the dropped one, each with a zero at its end.
+    partitions: Vec<Box<[u8]>>,
 }
 
 /// The kind of what a feed returns.
@@ -63,8 +63,10 @@ pub enum ChangeKind {
 pub struct Change {
     /// Its kind.
     pub kind: ChangeKind,
-    /// The name of the partition.
+    /// The name of the partition, which ends with a zero.
     pub partition: *const c_char,
+    /// Its length without that. Programs in other languages can make names that contain zeros.
+    pub partition_len: usize,
     /// The key, or the first key of a range; NULL if it has none.
     pub key: *const c_void,
     /// Its length.
@@ -195,9 +197,9 @@ impl FeedItem {
     fn of(item: engine::changes::FeedItem) -> FeedItem {
         let partitions = match &item {
             engine::changes::FeedItem::Commit(batch) => {
-                batch.changes.iter().map(|(partition, _)| c_text(&partition.name)).collect()
+                batch.changes.iter().map(|(partition, _)| with_zero(&partition.name)).collect()
             }
-            engine::changes::FeedItem::Dropped(partition) => vec![c_text(&partition.name)],
+            engine::changes::FeedItem::Dropped(partition) => vec![with_zero(&partition.name)],
             _ => Vec::new(),
         };
         FeedItem { item, partitions }
@@ -256,13 +258,21 @@ pub unsafe extern "C" fn siltstone_feed_item_seq(item: *const FeedItem) -> u64 {
     unsafe { item.as_ref() }.map_or(0, |item| item.seqs().1)
 }
 
-/// Returns the name of a dropped partition; NULL for other kinds. It lives as long as the item.
+/// Returns the name of a dropped partition, and sets `len` to its length without the zero at its end; NULL for other kinds. It
+/// lives as long as the item.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn siltstone_feed_item_partition(item: *const FeedItem) -> *const c_char {
+pub unsafe extern "C" fn siltstone_feed_item_partition(
+    item: *const FeedItem,
+    len: *mut usize,
+) -> *const c_char {
     // SAFETY: contract 1 of `raw`.
     let Some(item) = (unsafe { item.as_ref() }) else { return ptr::null() };
     match (&item.item, item.partitions.first()) {
-        (engine::changes::FeedItem::Dropped(_), Some(name)) => name.as_ptr(),
+        (engine::changes::FeedItem::Dropped(_), Some(name)) => {
+            // SAFETY: contract 1 of `raw`.
+            unsafe { set(len, name.len() - 1) };
+            name.as_ptr().cast()
+        }
         _ => ptr::null(),
     }
 }
@@ -288,14 +298,20 @@ pub unsafe extern "C" fn siltstone_feed_item_change(
         return false;
     };
     // SAFETY: contract 1 of `raw`. The bytes are those of the item, by contract 4.
-    unsafe { set(change, described(name.as_ptr(), of)) };
+    unsafe { set(change, described(name, of)) };
     true
 }
 
-fn described(partition: *const c_char, change: &KeyChange) -> Change {
+/// A name for C.
+fn with_zero(name: &str) -> Box<[u8]> {
+    [name.as_bytes(), b"\0"].concat().into()
+}
+
+fn described(partition: &[u8], change: &KeyChange) -> Change {
     let mut made = Change {
         kind: ChangeKind::SiltstoneChangeUnknown,
-        partition,
+        partition: partition.as_ptr().cast(),
+        partition_len: partition.len() - 1,
         key: ptr::null(),
         key_len: 0,
         stop: ptr::null(),
@@ -359,5 +375,38 @@ pub unsafe extern "C" fn siltstone_feed_item_value(
             set(value, found.map_or(ptr::null_mut(), |found| give(Value::from(found))));
             Ok(true)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice;
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_zero_is_whole() -> engine::Result<()> {
+        let scratch = tempfile::tempdir().expect("a temporary folder");
+        let db = engine::Db::open(scratch.path())?;
+        let mut changes = db.changes(SeqNo::new(0).expect("a number"))?;
+        let partition = db.partition("a\0b")?;
+        partition.put(b"k", b"v")?;
+        db.flush()?;
+        let put = changes.wait_next(Duration::from_secs(10))?.expect("the put");
+        let put = FeedItem::of(put);
+        let (named, of) = (&put.partitions[0], &put.changes()[0].1);
+        let change = described(named, of);
+        drop(partition);
+        db.drop_partition("a\0b")?;
+        let dropped = FeedItem::of(changes.wait_next(Duration::from_secs(10))?.expect("the drop"));
+        let mut len = 0;
+        // SAFETY: the item lives, and the length is a variable.
+        let name = unsafe { siltstone_feed_item_partition(&raw const dropped, &raw mut len) };
+        for (name, len) in [(change.partition, change.partition_len), (name, len)] {
+            // SAFETY: the items live.
+            let name = unsafe { slice::from_raw_parts(name.cast::<u8>(), len + 1) };
+            assert_eq!(name, b"a\0b\0");
+        }
+        Ok(())
     }
 }

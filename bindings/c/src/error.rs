@@ -24,7 +24,7 @@ impl Failure {
 }
 
 /// `text` up to its first zero, with one at its end.
-pub(crate) fn c_text(text: &str) -> CString {
+fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()
 }

@@ -139,13 +139,13 @@ static void check_all(const siltstone_feed_item_t *item, siltstone_commit_t comm
         {SILTSTONE_CHANGE_PUT, "large", NULL, NULL}};
     size_t count = sizeof expected / sizeof *expected, len;
     CHECK(siltstone_feed_item_count(item) == count && siltstone_feed_item_seq(item) == commit.seq);
-    CHECK(siltstone_feed_item_first_seq(item) == commit.seq - count + 1 && siltstone_feed_item_partition(item) == NULL);
+    CHECK(siltstone_feed_item_first_seq(item) == commit.seq - count + 1 && siltstone_feed_item_partition(item, NULL) == NULL);
     for (size_t at = 0; at < count; at++) {
         siltstone_change_t change;
         siltstone_value_t *value = NULL;
         bool is_large = at == count - 1;
         CHECK(siltstone_feed_item_change(item, at, &change) && change.kind == expected[at].kind);
-        CHECK(strcmp(change.partition, "all") == 0 && change.is_large == is_large);
+        CHECK(strcmp(change.partition, "all") == 0 && change.partition_len == 3 && change.is_large == is_large);
         CHECK(expected[at].key == NULL ? change.key == NULL : is(change.key, change.key_len, expected[at].key));
         CHECK(expected[at].stop == NULL ? change.stop == NULL : is(change.stop, change.stop_len, expected[at].stop));
         CHECK(expected[at].value == NULL ? change.value == NULL : is(change.value, change.value_len, expected[at].value));
@@ -209,7 +209,9 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     siltstone_partition_free(all);
     CHECK(siltstone_drop_partition(db, "all", &error));
     item = next(changes, SILTSTONE_FEED_DROPPED);
-    CHECK(strcmp(siltstone_feed_item_partition(item), "all") == 0 && siltstone_feed_item_seq(item) == 0);
+    size_t len = 0;
+    const char *dropped = siltstone_feed_item_partition(item, &len);
+    CHECK(is(dropped, len, "all") && siltstone_feed_item_seq(item) == 0);
     siltstone_feed_item_free(item);
     refused(siltstone_changes_create(db, UINT64_MAX, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "no sequence number");
     refused(siltstone_changes_create(NULL, 0, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "db is NULL");
