@@ -190,8 +190,8 @@ pub(crate) fn local(listener: &TcpListener) -> Result<SocketAddr> {
 
 /// Waits until the process gets SIGTERM or SIGINT.
 #[cfg(unix)]
-pub(crate) fn wait_for_signal(_: &Runtime) -> Result<()> {
-    crate::signals::Signals::new().map(|mut signals| signals.wait())
+pub(crate) fn wait_for_signal(runtime: &Runtime) -> Result<()> {
+    crate::signals::wait_in(runtime)
 }
 
 /// Waits until the process gets the signal of Ctrl-C.
