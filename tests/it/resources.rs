@@ -359,16 +359,19 @@ fn the_rate_of_one_database_keeps_no_thread_from_others() {
     let other = open(&resources);
     for db in [&limited, &other] {
         let p = db.partition_with("p", PartitionOptions::new().level0_tables(2)).unwrap();
+        // Each is one table: more of them would delay writers, for whom compactions run.
         for _ in 0..4 {
-            fill(&p, 1, 500);
+            fill(&p, 1, 200);
             db.flush().unwrap();
         }
     }
     other.wait_idle().unwrap();
     assert!(other.stats().compaction_count > 0);
-    // Writers wait for level 0, so its merges do not rest.
+    assert_eq!(limited.stats().compaction_count, 0);
+    // Once writers are delayed, compactions do not rest.
     while limited.stats().compaction_count == 0 {
-        std::thread::yield_now();
+        fill(&limited.partition("p").unwrap(), 1, 500);
+        limited.flush().unwrap();
     }
     limited.set_background_bytes_per_second(0).unwrap();
     limited.wait_idle().unwrap();

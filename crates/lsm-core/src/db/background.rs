@@ -275,14 +275,12 @@ impl Background {
     /// Does one piece of a task on a thread of a pool; returns how long to sleep after it, no time if there
     /// may be more, and `None` for after the next notice.
     pub(super) fn take_turn(&self, worker: &dyn Worker, task: Task) -> Option<Duration> {
-        let schedule = self.schedule.lock();
-        if schedule.stop {
-            return None;
-        }
-        let next = self.perform(schedule, worker, task, WorkExtent::Turn);
         let rest = if task == Task::Compaction { worker.compaction_rest() } else { Duration::ZERO };
-        // What rests begins after that time, without a notice.
-        next.into_iter().chain((!rest.is_zero()).then_some(rest)).min()
+        if !rest.is_zero() {
+            return Some(rest);
+        }
+        let schedule = self.schedule.lock();
+        if schedule.stop { None } else { self.perform(schedule, worker, task, WorkExtent::Turn) }
     }
 
     /// Does a task; returns how long to sleep after it, as [`Background::take_turn`].

@@ -5,8 +5,8 @@
 //! Invariants:
 //! 1. A stepped database never waits here: its steps are done by a caller whose clock may stand still.
 //! 2. A flush of a database with `Resources`, and a thread of their pool, never wait for the rate of one database: others
-//!    need the thread. Their bytes count, and during [`BackgroundIo::rest`] no compaction of the database begins but those
-//!    of level 0, for which writers wait.
+//!    need the thread. Their bytes count, and during [`BackgroundIo::rest`] no compaction of the database begins, unless
+//!    writers are delayed until one has run.
 //! 3. After [`BackgroundIo::lift`] nothing waits here: a close would take as long as the rate wants.
 
 use std::sync::Arc;
@@ -87,8 +87,8 @@ impl BackgroundIo {
         is_unwanted
     }
 
-    /// So long no compaction of a database with `Resources` begins but those of level 0: what was written is more than
-    /// its rate.
+    /// So long no compaction of a database with `Resources` begins for which no writer waits: those before have
+    /// written more than its rate.
     pub(super) fn rest(&self) -> Duration {
         if self.shared.is_none() || self.is_lifted() { Duration::ZERO } else { self.own.debt() }
     }

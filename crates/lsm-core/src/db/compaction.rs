@@ -140,8 +140,8 @@ impl Compactor {
         let news = self.jobs.news();
         // A sleeping thread takes due work. Checked again at the next look, because it may take
         // something else.
-        let is_taken = self.background.has_idle_compactor() && self.rest().is_zero();
-        if preemption.seen.get() == news || is_taken {
+        let seen = preemption.seen.get();
+        if seen == news || self.rest().is_zero() && self.background.has_idle_compactor() {
             return;
         }
         let began = self.background.now();

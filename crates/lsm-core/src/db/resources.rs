@@ -23,7 +23,7 @@ use crate::options::{Options, ResourceOptions, check_background_rate};
 ///
 /// A database that is opened with it, by [`Builder::resources`](super::Builder::resources), has none of these by itself. Its
 /// options of the same names are limits for this database among the others; but of `cache_bytes` only 0 counts, which
-/// turns the cache off for it, and its rate delays its next compaction below level 0, and no flush. A stepped database uses no
+/// turns the cache off for it, and its rate delays its next compaction for which no writer waits, and no flush. A stepped database uses no
 /// threads, and its steps wait for no rate. The first 2^24 opens use the cache. A read-only open and a secondary share the cache and the open files. One clone
 /// in any place is enough: the open databases keep the rest. Databases and resources may be dropped in any order.
 ///

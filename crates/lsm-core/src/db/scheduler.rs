@@ -224,10 +224,6 @@ impl Scheduler {
 
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
     fn compact_next(&self) -> Result<bool> {
-        if !self.compactor.rest().is_zero() {
-            let claimed = self.jobs.pick_level0();
-            return claimed.map_or(Ok(false), |it| self.compactor.run_in_background(&it));
-        }
         // Large values are moved only when no compaction is due, because writers wait for
         // compactions. A failed compaction comes after them: while it fails, the moves would never
         // free space.
@@ -288,7 +284,8 @@ impl Worker for Scheduler {
     }
 
     fn compaction_rest(&self) -> Duration {
-        self.compactor.rest()
+        let rest = self.compactor.rest();
+        if rest.is_zero() || self.stall.waits_for_compactions() { Duration::ZERO } else { rest }
     }
 
     fn tend_log(&self) -> Result<Option<Duration>> {

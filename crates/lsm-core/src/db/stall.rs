@@ -32,7 +32,6 @@ use super::jobs::holds_flush_turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
-use crate::stats::Counters;
 use crate::types::PartitionId;
 
 /// A partition whose writers are delayed.
@@ -50,7 +49,7 @@ pub struct StallHealth {
     pub since: Duration,
 }
 
-pub(super) use env::DbStallEnv;
+pub(super) use env::{DbStallEnv, StallEnv};
 pub(super) use pressure::{
     DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT, StallCause,
 };
@@ -61,42 +60,6 @@ use pressure::{STOP, own_pressure};
 const NANOS_PER_KIB: u64 = 2_000_000;
 /// Waits shorter than this are saved up.
 const PARK_MIN: Duration = Duration::from_millis(1);
-
-/// The calls of the stall to the rest of the database.
-pub(super) trait StallEnv: Send + Sync {
-    /// All partitions that exist.
-    fn partitions(&self) -> Vec<Arc<PartitionState>>;
-
-    /// The time.
-    fn now(&self) -> Duration;
-
-    /// Returns an error if the database takes no writes, for any reason.
-    fn check_open(&self) -> Result<()>;
-
-    /// The failure that prevents background work from removing the `cause` that delays writes to
-    /// `partition`. Unrelated failures do not count.
-    fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
-
-    /// Notes the sealed memory of the database; returns the pressure of that of all that share it. Called
-    /// under the stall's lock.
-    fn pressure_of_all(&self, _sealed_bytes: u64) -> Pressure {
-        Pressure::NONE
-    }
-
-    /// Returns `true` if threads that other databases use as well do the background work.
-    fn shares_threads(&self) -> bool {
-        false
-    }
-
-    /// Queues an event. Called under the stall's lock.
-    fn tell(&self, event: &Event);
-
-    /// Calls the listeners.
-    fn deliver(&self);
-
-    /// The counters of the time that writers wait.
-    fn counters(&self) -> &Counters;
-}
 
 /// Does one piece of background work; `false` if there is none. Writers do it themselves where there are no
 /// threads.
@@ -198,6 +161,12 @@ impl Stall {
     /// Memory of all sealed memtables, in bytes.
     pub(super) fn sealed_bytes(&self) -> u64 {
         self.held.lock().sealed_sum
+    }
+
+    /// Returns `true` if writers of a partition are delayed until compactions have run.
+    pub(super) fn waits_for_compactions(&self) -> bool {
+        let held = self.held.lock();
+        held.reported.values().any(|reported| reported.shown.1 != StallCause::Sealed)
     }
 
     /// The pressure on writes to a partition.
@@ -374,8 +343,8 @@ impl Stall {
         let each = || partitions.iter().copied();
         let is_needed = is_pool_thread() || self.env.shares_threads() && holds_flush_turn();
         if in_listener() || is_needed {
-            // This thread may be the one that would end the stall, so it must not sleep. A hook on a thread of a pool
-            // may write to another database, which needs the same thread, or one that waits for the turn to flush.
+            // This thread may be the one that would end the stall, so it must not sleep: a hook may write to another
+            // database, which needs this thread of a pool, or one that waits for the turn to flush.
             let stopped = self.worst(each()) >= STOP;
             return if stopped { self.try_admit(each(), bytes) } else { Ok(()) };
         }

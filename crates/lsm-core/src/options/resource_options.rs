@@ -40,8 +40,8 @@ pub struct ResourceOptions {
     pub compaction_threads: usize,
     /// Bytes of tables a second that the flushes and compactions of all databases write together. Default 0: no
     /// limit; otherwise at least 64 KiB. [`Options::background_bytes_per_second`] is a limit for one database among
-    /// them: flushes, compactions of level 0, and a compaction that runs are not interrupted for it, but no next one
-    /// of deeper levels begins until what the database has written in the background is within it.
+    /// them: flushes and a compaction that runs are not interrupted for it, but no next one begins until what the
+    /// database has written in the background is within it, or writers are delayed for lack of compactions.
     pub background_bytes_per_second: u64,
     /// Number of tables and chunk files of all databases that stay open for reading, as
     /// [`Options::open_files_max`]. Default: the same. At least 1. That of [`Options`] is a limit for one database among

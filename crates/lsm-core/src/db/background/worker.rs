@@ -24,7 +24,8 @@ pub(in crate::db) trait Worker: Send + Sync {
     /// Runs one compaction; `false` if none was due.
     fn compact_one(&self) -> Result<bool>;
 
-    /// So long no thread of a pool begins a compaction but those of level 0: see [`BackgroundIo::rest`](super::super::background_io).
+    /// So long no thread of a pool begins a compaction, unless a notice comes before: see
+    /// [`BackgroundIo::rest`](super::super::background_io).
     fn compaction_rest(&self) -> Duration {
         Duration::ZERO
     }

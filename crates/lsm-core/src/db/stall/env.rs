@@ -1,9 +1,9 @@
-//! [`DbStallEnv`]: the parts of an open database that the stall calls.
+//! [`StallEnv`]: the calls of the stall to the rest of the database, and [`DbStallEnv`], which makes them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Pressure, SEALED_HARD, SEALED_SOFT, StallCause, StallEnv};
+use super::{Pressure, SEALED_HARD, SEALED_SOFT, StallCause};
 use crate::db::background::Background;
 use crate::db::catalog::Catalog;
 use crate::db::errors::Reason;
@@ -15,6 +15,42 @@ use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
+
+/// The calls of the stall to the rest of the database.
+pub(in crate::db) trait StallEnv: Send + Sync {
+    /// All partitions that exist.
+    fn partitions(&self) -> Vec<Arc<PartitionState>>;
+
+    /// The time.
+    fn now(&self) -> Duration;
+
+    /// Returns an error if the database takes no writes, for any reason.
+    fn check_open(&self) -> Result<()>;
+
+    /// The failure that prevents background work from removing the `cause` that delays writes to
+    /// `partition`. Unrelated failures do not count.
+    fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
+
+    /// Notes the sealed memory of the database; returns the pressure of that of all that share it. Called
+    /// under the stall's lock.
+    fn pressure_of_all(&self, _sealed_bytes: u64) -> Pressure {
+        Pressure::NONE
+    }
+
+    /// Returns `true` if threads that other databases use as well do the background work.
+    fn shares_threads(&self) -> bool {
+        false
+    }
+
+    /// Queues an event. Called under the stall's lock.
+    fn tell(&self, event: &Event);
+
+    /// Calls the listeners.
+    fn deliver(&self);
+
+    /// The counters of the time that writers wait.
+    fn counters(&self) -> &Counters;
+}
 
 /// The parts of an open database that the stall calls.
 pub(in crate::db) struct DbStallEnv {

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use super::pressure::share;
 use super::*;
 use crate::db::testing::partition_with;
+use crate::stats::Counters;
 use crate::types::{EntryKind, Operation, OperationChecksum, SectionBytes, SeqNo};
 
 const BUFFER: u64 = 1 << 20;
