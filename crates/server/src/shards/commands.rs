@@ -362,14 +362,17 @@ impl Call<'_> {
                 partition.flush()?;
             }
         }
+        let mut sealed = self.primary.latest();
         self.owner.change(attempt, |record| {
             if record.importing.is_empty() {
                 return Err(Failure::error("no slots are importing here"));
             }
+            // Before the commit of the record, which is synced: a commit after that may be lost, and the map keeps this one.
+            sealed = self.primary.latest();
             record.is_sealed = true;
             Ok(())
         })?;
-        Ok(Reply::text(Token(self.primary.latest()).to_string()))
+        Ok(Reply::text(Token(sealed).to_string()))
     }
 
     fn own(&self, attempt: u64, slots: &SlotSet) -> Result<Reply, Failure> {

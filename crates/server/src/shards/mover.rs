@@ -242,20 +242,23 @@ impl Mover {
 
     /// Gives each shard the slots of a map without a move.
     fn settle(&self, map: &ShardMap) -> Result<()> {
-        (0..map.shards.len()).try_for_each(|place| self.set(map, place))
+        (0..map.shards.len()).try_for_each(|place| {
+            self.step("set")?;
+            self.set(map, place)
+        })
     }
 
     /// As [`Mover::settle`], but a shard that does not take its slots does not hold up the others. Returns the first error.
     fn settle_all(&self, map: &ShardMap) -> Result<()> {
         let mut settled = Ok(());
         for place in 0..map.shards.len() {
+            self.step("set")?;
             settled = settled.and(self.set(map, place));
         }
         settled
     }
 
     fn set(&self, map: &ShardMap, place: usize) -> Result<()> {
-        self.step("set")?;
         let slots = map.slots_of(place).to_string();
         let number = map.number.to_string();
         self.primary(map, place)?.call(&["SCID.SLOTS", "SET", &number, &slots])?;

@@ -99,7 +99,7 @@ impl Peer<'_> {
         Err(Stop::Final(Error::new(ErrorKind::InvalidArgument, format!("shard {shard}: {text}"))))
     }
 
-    /// Refuses a node of another shard, and one that knows of a later map than `map`, which would refuse its slots.
+    /// Refuses a node of another shard, and one that knows of `map` or a later one already, which would refuse its slots.
     pub(super) fn check(&mut self, map: &ShardMap, place: usize) -> Attempt<()> {
         let said = self.call(&["SCID.MAP"])?;
         let name = &map.shards[place].name;
@@ -108,7 +108,7 @@ impl Peer<'_> {
             && found == name.as_bytes()
         {
             let number = map.number;
-            if u64::try_from(*attempt).is_ok_and(|attempt| attempt <= number) {
+            if u64::try_from(*attempt).is_ok_and(|attempt| attempt < number) {
                 return Ok(());
             }
             let text = format!(
