@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use server::NodeTls;
+use server::{NodeTls, TlsClient};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
 
@@ -65,7 +65,8 @@ fn call(address: &str, line: &str) -> String {
     let mut tls = NodeTls::new(file("ca.pem"));
     tls.identity = Some((PathBuf::from(file("client.pem")), PathBuf::from(file("client.key"))));
     let stream = TcpStream::connect(address).expect("the server listens");
-    let mut stream = tls.connect(address, stream).expect("the files are right");
+    let tls = TlsClient::new(tls).expect("the files are right");
+    let mut stream = tls.connect(address, stream).expect("the address has a name");
     write!(stream, "{line}\r\nQUIT\r\n").expect("the server reads");
     let mut replies = String::new();
     stream.read_to_string(&mut replies).expect("the replies are text, and their end that of TLS");

@@ -100,5 +100,5 @@ pub use shards::{Maps, Moved, Mover, MoverOptions, OnStep, Shard, ShardMap, Slot
 #[cfg(unix)]
 pub use signals::Signals;
 #[cfg(feature = "tls")]
-pub use tls::{Log, NodeTls, ServerTls};
+pub use tls::{Log, NodeTls, ServerTls, TlsClient};
 pub use users::Users;

@@ -164,7 +164,7 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
-    use crate::tls::NodeTls;
+    use crate::tls::{NodeTls, TlsClient};
 
     fn file(name: &str) -> String {
         format!("{}/../../testdata/tls/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -190,8 +190,10 @@ mod tests {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             socket.set_recv_buffer_size(4 << 10).unwrap();
             socket.connect(&address.into()).unwrap();
-            let mut stream =
-                NodeTls::new(file("ca.pem")).connect("localhost:1", socket.into()).unwrap();
+            let mut stream = TlsClient::new(NodeTls::new(file("ca.pem")))
+                .unwrap()
+                .connect("localhost:1", socket.into())
+                .unwrap();
             stream.write_all(b"x").unwrap();
             let len = begun.recv().unwrap();
             stream.read_exact(&mut vec![0; len]).unwrap();

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 pub(crate) use acceptor::{Acceptor, begin, end_oldest, of_pages};
 pub(crate) use connector::Connector;
+pub use connector::TlsClient;
 
 use siltstone::{Error, ErrorKind};
 

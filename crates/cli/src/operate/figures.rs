@@ -135,7 +135,7 @@ pub(super) enum Silence {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asker {
     #[cfg(feature = "tls")]
-    pub(super) tls: Option<server::NodeTls>,
+    pub(super) tls: Option<server::TlsClient>,
 }
 
 impl Asker {

@@ -72,11 +72,8 @@ pub(crate) struct Args {
 impl Args {
     #[cfg(feature = "tls")]
     fn asker(&self) -> Result<Asker, Failure> {
-        let tls = self.nodes_tls.options();
-        if let Some(tls) = &tls {
-            // A reader that cannot be asked looks as one that does not answer.
-            tls.check()?;
-        }
+        // A reader that cannot be asked looks as one that does not answer, so a wrong file is an error now.
+        let tls = self.nodes_tls.options().map(server::TlsClient::new).transpose()?;
         Ok(Asker { tls })
     }
 

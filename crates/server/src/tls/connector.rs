@@ -1,5 +1,6 @@
 //! [`Connector`]: the side of a client. It verifies the certificates of nodes, and shows its own if it has one.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,36 +100,44 @@ impl Connector {
     }
 }
 
-impl NodeTls {
-    /// Reads the files, so that a wrong one is an error at the start of a program.
+/// TLS with servers on threads that may wait, such as for their pages of metrics. Cheap to clone. Files are renewed as
+/// those of a router are: a broken new one keeps the one before.
+#[derive(Clone)]
+pub struct TlsClient(Arc<Connector>);
+
+impl TlsClient {
+    /// Reads the files of `options`.
     ///
     /// # Errors
     /// Those of the files and of the name.
-    pub fn check(&self) -> Result<()> {
-        Connector::open(self.clone(), Arc::new(SystemClock::new())).map(drop)
+    pub fn new(options: NodeTls) -> Result<TlsClient> {
+        Connector::open(options, Arc::new(SystemClock::new())).map(|it| TlsClient(Arc::new(it)))
     }
 
-    /// Prepares TLS with the server at `address` on a thread that may wait, for pages of metrics. The files are read for each
-    /// call; the handshake comes with the first read or write.
+    /// Prepares TLS with the server at `address`; the handshake comes with the first read or write.
     ///
     /// # Errors
-    /// Those of the files and of the name. All others, such as a certificate that is not accepted, show at the first read or
-    /// write.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an address without a name. All others, such as a certificate that is
+    /// not accepted, show at the first read or write.
     pub fn connect(
         &self,
         address: &str,
         stream: std::net::TcpStream,
     ) -> io::Result<impl Read + Write + use<>> {
-        let contents: Result<Vec<Content>> =
-            paths(self).iter().map(|path| Content::read(path)).collect();
-        let silent = NodeTls { log: None, ..self.clone() };
-        let config = contents
-            .and_then(|contents| config(&contents, &silent, SystemClock::new().unix_time()))
-            .map_err(io::Error::other)?;
-        let connection = ClientConnection::new(Arc::new(config), self.name_of(address)?);
+        self.0.look();
+        let name = self.0.options.name_of(address)?;
+        let connection = ClientConnection::new(self.0.config.current(), name);
         Ok(StreamOwned::new(connection.map_err(io::Error::other)?, stream))
     }
+}
 
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TlsClient").field(&self.0.options).finish()
+    }
+}
+
+impl NodeTls {
     /// The name that the certificate of the node must have.
     fn name_of(&self, address: &str) -> io::Result<ServerName<'static>> {
         server_name(self.name.as_deref().unwrap_or_else(|| host_of(address)))

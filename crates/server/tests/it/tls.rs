@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use server::{Limits, Users};
+use server::{Limits, TlsClient, Users};
 
 use crate::client::{Client, encoded, primary, text};
 use crate::tls_client::{Secure, failures, get, log, metric, of_nodes, of_server, serve};
@@ -104,7 +104,8 @@ fn tls_on_a_plain_port_ends_at_once() {
     assert!(error.to_string().contains("InvalidContentType"), "{error}");
     let address = server.address().to_string();
     let stream = TcpStream::connect(server.address()).unwrap();
-    let mut stream = of_nodes(None).connect(&address, stream).unwrap();
+    let tls = TlsClient::new(of_nodes(None)).unwrap();
+    let mut stream = tls.connect(&address, stream).unwrap();
     let error = stream.write_all(b"PING\r\n").and_then(|()| stream.read(&mut [0])).unwrap_err();
     assert!(error.to_string().contains("InvalidContentType"), "{error}");
     server.stop().unwrap();
