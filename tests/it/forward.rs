@@ -2,7 +2,7 @@
 
 /// The calls of [`lsm_core::fs::Fs`] that neither open nor list, passed on to a field.
 macro_rules! forward_fs {
-    ($field:ident) => {
+    ($field:tt) => {
         fn caps(&self) -> lsm_core::fs::Caps {
             self.$field.caps()
         }

@@ -1,8 +1,11 @@
 //! Damage in a folder of backups: found, named with the backups that need it, and no other backup is touched.
 
 use lsm_core::codec::checksum64;
+use lsm_core::fs::{AppendMode, File};
+use siltstone::Error;
 
 use super::*;
+use crate::forward::forward_fs;
 
 /// Three backups, and what each has.
 fn three() -> (MemFs, Arc<dyn Fs>, Db, Vec<State>) {
@@ -143,4 +146,33 @@ fn hostile_records_end_in_errors() {
             drop(db.verify(siltstone::VerifyOptions::new()));
         }
     }
+}
+
+/// A file system that lists the second record, and does not find it.
+struct StaleList(MemFs);
+
+impl Fs for StaleList {
+    forward_fs!(0);
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        self.0.open_append(path, mode)
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        if path.ends_with("backup-0000000002") {
+            return Err(Error::io("open", path, std::io::ErrorKind::NotFound.into()));
+        }
+        self.0.open_read(path)
+    }
+}
+
+#[test]
+fn a_record_that_is_listed_and_missing_is_a_damaged_one() {
+    let (mem, _, db, _) = three();
+    db.close().unwrap();
+    let engine = engine(&(Arc::new(StaleList(mem)) as Arc<dyn Fs>));
+    assert_eq!(engine.info().unwrap().iter().map(|it| it.backup_id).collect::<Vec<_>>(), [1, 3]);
+    let [(2, error)] = &engine.corrupted().unwrap()[..] else { panic!("it is named") };
+    assert!(error.is_missing() && error.to_string().contains("backup-0000000002"), "{error}");
+    assert!(engine.purge_old(2).is_err(), "it may need any file");
 }

@@ -175,7 +175,8 @@ impl BackupFolder {
     /// All records of the folder.
     fn records(&self) -> Result<Records> {
         let mut records = Records::default();
-        for number in self.numbers()?.into_iter().rev() {
+        let numbers = self.numbers()?;
+        for &number in numbers.iter().rev() {
             records.last = records.last.max(number);
             if !records.counts(number) {
                 records.left.push(number);
@@ -190,9 +191,12 @@ impl BackupFolder {
                 Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => {
                     records.damaged.insert(number, error);
                 }
-                // A purge that is not in this list has deleted it.
+                // A purge that is not in this list has deleted it, or the folder lists what cannot be opened.
                 Err(error) if error.is_missing() && records.purge.is_none() => {
-                    return self.records();
+                    if self.numbers()? != numbers {
+                        return self.records();
+                    }
+                    records.damaged.insert(number, error);
                 }
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
