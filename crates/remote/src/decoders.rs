@@ -2,7 +2,9 @@
 
 use crate::disk_cache::block_file::check_block_file;
 use crate::folder::Folder;
-use crate::format::{JournalObject, decode_base, put_sum};
+use lsm_core::codec::put_sum;
+
+use crate::format::{JournalObject, decode_base};
 use crate::journal::decode_boundary;
 use crate::lease::BucketLease;
 use crate::takeover::TakeoverRequest;

@@ -39,7 +39,7 @@
 use std::path::PathBuf;
 
 use lsm_core::codec::{
-    Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_u128, put_varint,
+    Malformed, Reader, decode_checked, put_bytes, put_sum, put_u32, put_u64, put_u128, put_varint,
 };
 use siltstone::{Error, Result};
 
@@ -49,8 +49,6 @@ use crate::settings::Ack;
 const JOURNAL_MAGIC: [u8; 8] = *b"SILTJRNL";
 const BASE_MAGIC: [u8; 8] = *b"SILTBASE";
 const VERSION: u32 = 1;
-/// The bytes of the checksum at the end.
-const SUM_BYTES: usize = 8;
 
 /// The name of a journal object.
 pub(crate) fn journal_name(number: u64) -> String {
@@ -106,11 +104,6 @@ fn put_piece(out: &mut Vec<u8>, piece: &ObjectPiece) {
     put_varint(out, piece.len);
     put_name(out, &piece.object);
     put_varint(out, piece.at);
-}
-
-pub(crate) fn put_sum(out: &mut Vec<u8>) {
-    let sum = checksum64(out);
-    put_u64(out, sum);
 }
 
 impl JournalObject {
@@ -329,22 +322,6 @@ pub(crate) fn decode_named<T>(
 ) -> Result<T> {
     decode_checked(bytes, decode)
         .map_err(|wrong| Error::corruption(PathBuf::from(name), wrong.at as u64, wrong.what))
-}
-
-fn decode_checked<T>(
-    bytes: &[u8],
-    decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<T, Malformed> {
-    let short = Malformed { what: "an object that is too short", at: 0 };
-    let end = bytes.len().checked_sub(SUM_BYTES).ok_or(short)?;
-    let (body, sum) = bytes.split_at(end);
-    if checksum64(body).to_le_bytes() != *sum {
-        return Err(Malformed { what: "a wrong checksum", at: end });
-    }
-    let mut reader = Reader::new(body);
-    let decoded = decode(&mut reader)?;
-    reader.finish()?;
-    Ok(decoded)
 }
 
 #[cfg(test)]

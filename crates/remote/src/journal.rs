@@ -26,14 +26,14 @@
 
 use std::path::PathBuf;
 
-use lsm_core::codec::{put_u32, put_u64, put_u128};
+use lsm_core::codec::{put_sum, put_u32, put_u64, put_u128};
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
 use crate::folder::Folder;
 use crate::format::{
     JournalObject, base_name, decode_base, decode_named, header, journal_folder, journal_name,
-    number_of_base, number_of_journal, put_sum,
+    number_of_base, number_of_journal,
 };
 
 const BOUNDARY_MAGIC: [u8; 8] = *b"SILTBNDY";

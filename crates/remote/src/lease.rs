@@ -21,11 +21,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::codec::{put_u32, put_u64, put_u128, put_varint};
+use lsm_core::codec::{put_sum, put_u32, put_u64, put_u128, put_varint};
 use siltstone::Result;
 
 use crate::bucket::Bucket;
-use crate::format::{data_name_of, decode_named, header, put_name, put_sum};
+use crate::format::{data_name_of, decode_named, header, put_name};
 
 const LEASE_MAGIC: [u8; 8] = *b"SILTLEAS";
 /// A lease expires after so many intervals without a renewal.

@@ -19,11 +19,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::codec::{put_u32, put_u128};
+use lsm_core::codec::{put_sum, put_u32, put_u128};
 use siltstone::Result;
 
 use crate::bucket::Bucket;
-use crate::format::{decode_named, header, put_sum};
+use crate::format::{decode_named, header};
 use crate::shipper::Shipper;
 
 const REQUEST_MAGIC: [u8; 8] = *b"SILTTAKE";

@@ -1,12 +1,12 @@
 //! The decoders of what arrives at a server or a router, for the fuzz targets of this repository.
 
 use bytes::Bytes;
+use storage::codec::put_sum;
 
 use crate::keys::{Scan, matches};
 use crate::level::Token;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::route::Policy;
-use crate::shards::map::put_sum;
 use crate::shards::record::Record;
 use crate::shards::{Shard, ShardMap, SlotSet};
 use crate::users::Users;

@@ -1,5 +1,6 @@
 //! Journal objects and bases, printed against the table of their bytes; and hostile bytes with a right checksum.
 
+use lsm_core::codec::SUM_BYTES;
 use testkit::{Rng, annotate, assert_golden};
 
 use super::*;

@@ -32,14 +32,13 @@ use std::path::PathBuf;
 
 use siltstone::{Commit, Epoch, Error, ErrorKind, Result, SeqNo};
 use storage::codec::{
-    Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_u128, put_varint,
+    Malformed, Reader, decode_checked, put_bytes, put_sum, put_u32, put_u64, put_u128, put_varint,
 };
 
 use super::slots::{SLOTS, SlotSet};
 
 const MAGIC: [u8; 8] = *b"SILTSHRD";
 const VERSION: u32 = 1;
-const SUM_BYTES: usize = 8;
 /// A cursor of a walk has few bits for the place of a shard.
 pub(crate) const SHARDS_MAX: usize = 1_000;
 const NODES_MAX: usize = 1_000;
@@ -322,27 +321,6 @@ impl ShardMap {
 
 pub(super) fn corrupt(name: &str, wrong: Malformed) -> Error {
     Error::corruption(PathBuf::from(name), wrong.at as u64, wrong.what)
-}
-
-pub(crate) fn put_sum(out: &mut Vec<u8>) {
-    let sum = checksum64(out);
-    put_u64(out, sum);
-}
-
-pub(super) fn decode_checked<T>(
-    bytes: &[u8],
-    decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<T, Malformed> {
-    let short = Malformed { what: "too few bytes", at: 0 };
-    let end = bytes.len().checked_sub(SUM_BYTES).ok_or(short)?;
-    let (body, sum) = bytes.split_at(end);
-    if checksum64(body).to_le_bytes() != *sum {
-        return Err(Malformed { what: "a wrong checksum", at: end });
-    }
-    let mut reader = Reader::new(body);
-    let decoded = decode(&mut reader)?;
-    reader.finish()?;
-    Ok(decoded)
 }
 
 pub(super) fn header(

@@ -25,9 +25,11 @@
 use std::collections::BTreeMap;
 
 use siltstone::{Commit, Epoch, Result, SeqNo};
-use storage::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, put_varint};
+use storage::codec::{
+    Malformed, Reader, decode_checked, put_bytes, put_sum, put_u32, put_u64, put_varint,
+};
 
-use super::map::{SHARDS_MAX, corrupt, decode_checked, header, put_slots, put_sum, slots, text};
+use super::map::{SHARDS_MAX, corrupt, header, put_slots, slots, text};
 use super::slots::SlotSet;
 use crate::failure::Failure;
 

@@ -7,6 +7,7 @@
 mod checksum;
 mod fields;
 mod reader;
+mod sealed;
 mod writer;
 
 pub use checksum::{Checksum64, ChecksumSeed, checksum64, checksum64_seeded, checksum128};
@@ -15,4 +16,5 @@ pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint, zeroed};
 
 pub use fields::describe_fields;
 pub use reader::varint_at;
+pub use sealed::{SUM_BYTES, decode_checked, put_sum};
 pub use writer::{VARINT_BYTES_MAX, varint_len};

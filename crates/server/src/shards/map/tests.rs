@@ -1,5 +1,6 @@
 //! Maps, printed against the table of their bytes; and hostile bytes with a right checksum.
 
+use storage::codec::SUM_BYTES;
 use testkit::{Rng, annotate, assert_golden};
 
 use super::*;

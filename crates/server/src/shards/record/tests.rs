@@ -3,7 +3,6 @@
 use testkit::{Rng, annotate, assert_golden};
 
 use super::*;
-use crate::shards::map::put_sum;
 
 fn record() -> Record {
     let mut record = Record::new("a");
