@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-// What the hooks count and are told. Several threads use it.
+// The counts of the hooks, and the settings that they read. Several threads use it.
 struct context {
     atomic_int calls, operands, destroyed, large;
     atomic_bool lets_fail_pass, has_started, may_free;

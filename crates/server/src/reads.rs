@@ -152,7 +152,7 @@ fn owned_by_reader(
                 Level::Session(token) if !newest(token, now.since) => {
                     level = Level::Session(now.since);
                 }
-                // The partition may have no commit since, so a look at its newest one tells nothing.
+                // The partition may have no commit since, so its newest one shows nothing.
                 Level::Strong | Level::Bounded { .. } | Level::Prefix => {
                     reader.secondary.sync(Target::Latest)?;
                 }
