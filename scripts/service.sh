@@ -17,31 +17,7 @@ if [[ -z "$siltstone" ]]; then
     siltstone=target/release/siltstone
 fi
 
-folder="$(mktemp -d)"
-servers=()
-stop() {
-    for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
-    for server in "${servers[@]}"; do wait "$server" 2>/dev/null || true; done
-    rm -rf "$folder"
-}
-trap stop EXIT
-
-# Starts a server on a free port; waits for its line. Sets `port` and `server`.
-start() {
-    local log="$folder/log.${#servers[@]}"
-    : >"$log"
-    "$siltstone" "$@" --listen 127.0.0.1:0 2>"$log" &
-    server=$!
-    servers+=("$server")
-    for _ in $(seq 600); do
-        port="$(sed -n 's/^siltstone: .* at .*:\([0-9]*\)$/\1/p' "$log")"
-        [[ -z "$port" ]] || return 0
-        kill -0 "$server" || break
-        sleep 0.1
-    done
-    cat "$log"
-    exit 1
-}
+source scripts/processes.sh
 
 start serve "$folder/db"
 primary=$port

@@ -19,36 +19,12 @@ if [[ -z "$siltstone" ]]; then
     siltstone=target/release/siltstone
 fi
 
-folder="$(mktemp -d)"
+source scripts/processes.sh
 files="$PWD/testdata/tls"
-servers=()
-stop() {
-    for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
-    for server in "${servers[@]}"; do wait "$server" 2>/dev/null || true; done
-    rm -rf "$folder"
-}
-trap stop EXIT
 cp "$files"/*.pem "$files"/*.key "$folder"
 chmod 600 "$folder"/*.key
 port_tls=(--tls-cert "$folder/server.pem" --tls-key "$folder/server.key")
 client=(--tls --cacert "$folder/ca.pem" --cert "$folder/client.pem" --key "$folder/client.key")
-
-# Starts a server on a free port; waits for its line. Sets `port` and `server`.
-start() {
-    log="$folder/log.${#servers[@]}"
-    : >"$log"
-    "$siltstone" "$@" --listen 127.0.0.1:0 2>"$log" &
-    server=$!
-    servers+=("$server")
-    for _ in $(seq 600); do
-        port="$(sed -n 's/^siltstone: .* at .*:\([0-9]*\)$/\1/p' "$log")"
-        [[ -z "$port" ]] || return 0
-        kill -0 "$server" || break
-        sleep 0.1
-    done
-    cat "$log"
-    exit 1
-}
 
 expect() {
     local expected="$1" found
