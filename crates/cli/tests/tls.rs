@@ -3,13 +3,15 @@
 #![cfg(all(feature = "tls", unix))]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use server::{NodeTls, TlsClient};
+use siltstone::clock::{Clock, SystemClock};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
 
@@ -114,6 +116,63 @@ fn silent_handshakes_leave_file_handles_to_others() {
         .collect();
     assert_eq!(call(&primary.address, "SET alice admin"), "+OK\r\n");
     drop(silent);
+    let said = primary.end();
+    assert!(said.contains("there are too few file handles"), "{said}");
+}
+
+/// File handles of the process.
+#[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "the folder is the system's")]
+fn handles(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).expect("the command runs").count()
+}
+
+/// accept(2) takes a file handle before it looks for a client, and fails without one although no client waits.
+#[cfg(target_os = "linux")]
+#[test]
+fn handshakes_keep_their_file_handles_while_no_client_waits() {
+    const HANDLES: usize = 100;
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let [certificate, key] = ["server.pem", "server.key"].map(file);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh"]);
+    command.args([&HANDLES.to_string(), COMMAND]);
+    let reserved = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let pages = reserved.local_addr().expect("it has an address").to_string();
+    drop(reserved);
+    let serve = ["serve", "db", "--listen", "127.0.0.1:0", "--http", &*pages];
+    let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
+    let primary = start_by(command, folder.path(), &[&serve[..], &tls].concat());
+    let process = primary.child.id();
+    let honest = TcpStream::connect(&primary.address).expect("the system accepts");
+    let mut silent = Vec::new();
+    while handles(process) < HANDLES {
+        let before = handles(process);
+        silent.push(TcpStream::connect(&primary.address).expect("the system accepts"));
+        while handles(process) == before {
+            std::thread::yield_now();
+        }
+    }
+    let clock = SystemClock::new();
+    while clock.now() < Duration::from_millis(200) {
+        std::thread::yield_now();
+    }
+    let connector = TlsClient::new(NodeTls::new(file("ca.pem"))).expect("the file is right");
+    let mut honest = connector.connect(&primary.address, honest).expect("it kept its place");
+    honest.write_all(b"PING\r\n").expect("the server reads");
+    let mut reply = [0; 7];
+    honest.read_exact(&mut reply).expect("the server answers");
+    assert_eq!(&reply, b"+PONG\r\n");
+    // Clients of the pages wait, and handshakes end for them: for a probe of the health, and for some that say nothing, since
+    // the server may have closed a file of its own meanwhile.
+    let others = [(); 5].map(|()| TcpStream::connect(&pages).expect("the system accepts"));
+    let probe = TcpStream::connect(&pages).expect("the system accepts");
+    let mut probe = connector.connect(&pages, probe).expect("it gets a file handle");
+    probe.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").expect("the server reads");
+    let mut answer = String::new();
+    probe.read_to_string(&mut answer).expect("the answer is text");
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    drop((silent, others));
     let said = primary.end();
     assert!(said.contains("there are too few file handles"), "{said}");
 }

@@ -207,6 +207,38 @@ fn is_out_of_handles(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
 
+/// Returns whether a client waits to be accepted. Without a file handle, `accept` fails before it looks for one.
+#[cfg(unix)]
+fn has_waiting(listener: &TcpListener) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut looked = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut looked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(not(unix))]
+fn has_waiting(_: &TcpListener) -> bool {
+    true
+}
+
+/// Accepts the next connection. If there is no file handle for a client that waits, the oldest handshake gives its own: the
+/// connections that are open end at some time, and handshakes that are silent end too late.
+pub(crate) async fn next_connection(
+    front: &Front,
+    listener: &TcpListener,
+) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                if is_out_of_handles(&error) && has_waiting(listener) {
+                    tls::end_oldest(front);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
 /// Accepts connections until the task is aborted. `serve` returns a connection when it has ended.
 pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
     front: Arc<Front>,
@@ -215,17 +247,7 @@ pub(crate) async fn accept<W: Future<Output = Stream> + Send + 'static>(
 ) {
     let serve = Arc::new(serve);
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // The connections that are open end at some time; handshakes that are silent end too late.
-                if is_out_of_handles(&error) {
-                    tls::end_oldest(&front);
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                continue;
-            }
-        };
+        let (stream, peer) = next_connection(&front, &listener).await;
         if front.is_draining() {
             return;
         }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::front::Front;
+use crate::front::{Front, next_connection};
 use crate::page::POLICY;
 use crate::stream::Stream;
 use crate::tls::of_pages;
@@ -58,11 +58,7 @@ pub(crate) async fn serve(pages: Arc<impl Pages>, front: Arc<Front>, listener: T
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of file handles, as a rule. The connections that are open end at some time.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
+        let (stream, _) = next_connection(&front, &listener).await;
         let pages = pages.clone();
         let front = front.clone();
         tokio::spawn(async move {
