@@ -10,14 +10,16 @@
 //!    has written.
 //! 3. The session's token covers all that its client has written or seen before a read at level 3 is sent.
 
+mod attempts;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use siltstone::Commit;
 
-use super::choice::{Need, NodeRole, choose};
+use super::choice::{Need, choose};
 use super::cluster::Cluster;
 use super::item::Item;
 use super::link::{Link, encode};
@@ -25,14 +27,11 @@ use super::outcome::{first_to_repeat, is_moved, is_refusal, named};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
 use crate::commands::Verb;
-use crate::exposition::count;
 use crate::failure::Failure;
 
 /// Bytes of requests that are sent before a reply is read. More could fill the buffers of both sides, and neither would
 /// read.
 const BATCH_BYTES: usize = 32 << 10;
-/// Time between two attempts.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// A client of a cluster.
 pub struct Client {
@@ -40,6 +39,8 @@ pub struct Client {
     pub(crate) session: Session,
     links: HashMap<usize, Link>,
     random: u64,
+    /// The commit from which on the shard has all of its slots; `None` without shards.
+    pub(super) floor: Option<Commit>,
     /// A refusal of a shard was passed on, because what came after it has taken effect.
     pub(super) has_passed_moved: bool,
 }
@@ -55,7 +56,7 @@ impl Client {
     pub fn new(cluster: Arc<Cluster>, seed: u64) -> Client {
         let session = Session::new(cluster.options.policy);
         let links = HashMap::new();
-        Client { cluster, session, links, random: seed, has_passed_moved: false }
+        Client { cluster, session, links, random: seed, floor: None, has_passed_moved: false }
     }
 
     pub(super) fn cluster(&self) -> &Arc<Cluster> {
@@ -102,6 +103,7 @@ impl Client {
                 queue.push_front(item);
                 break;
             }
+            self.raise_token();
             self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
                 None => {
@@ -390,6 +392,7 @@ impl Client {
             replies.push(named(address, item.reply(node, reply)));
             // Large ones are not kept for what may come after them.
             if sink.is_full(waiting) && first_to_repeat(&batch.items, replies) == replies.len() {
+                self.has_passed_moved |= replies.iter().any(|reply| is_moved(reply));
                 replies.iter().for_each(|reply| sink.out.extend_from_slice(reply));
                 replies.iter_mut().for_each(|reply| *reply = Bytes::new());
                 sink.flush().await;
@@ -402,96 +405,5 @@ impl Client {
             session.unnamed.retain(|it| *it != node);
         }
         Ok(())
-    }
-
-    /// Learns a commit that covers all that the client has written or seen, from a node that has everything.
-    async fn recover(&mut self) -> bool {
-        let item = Item::new(vec![Bytes::from_static(b"SCID.SYNC")]);
-        let Some(node) = self.node_for(&item, Need::Strong) else { return false };
-        let Ok(mut link) = self.take_link(node).await else { return false };
-        let mut bytes = BytesMut::new();
-        let greetings = self.session.greet(&mut link.greeted, false, &mut bytes);
-        encode(&item.request, &mut bytes);
-        let synced = async {
-            link.send(&bytes).await?;
-            for _ in 0..greetings {
-                link.reply().await?;
-            }
-            link.reply().await
-        };
-        let Ok(reply) = synced.await else {
-            self.lose(node);
-            return false;
-        };
-        self.links.insert(node, link);
-        let is_named = self.session.note_token(&reply).is_some();
-        if is_named {
-            self.session.is_token_lost = false;
-        }
-        is_named
-    }
-
-    /// `AUTH` and `HELLO`: one node checks them, and the links of the others are made again.
-    async fn log_in(&mut self, item: Item, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
-        let Some(node) = self.node_for(&item, Need::Weak) else {
-            return self.postpone(item, queue, sink).await;
-        };
-        let called = match self.link(node).await {
-            Ok(link) => link.call(&item.request).await,
-            Err(error) => Err(error),
-        };
-        let Ok(reply) = called else {
-            self.lose(node);
-            return self.postpone(item, queue, sink).await;
-        };
-        if !reply.starts_with(b"-") {
-            self.links.retain(|at, _| *at == node);
-            if let Some(transaction) =
-                self.session.transaction.as_mut().filter(|it| it.node != node)
-            {
-                transaction.is_lost = true;
-            }
-            self.session.logged_in(&item);
-            if let Some(link) = self.links.get_mut(&node) {
-                link.greeted.has_login = true;
-                link.greeted.is_resp3 = self.session.is_resp3;
-            }
-        }
-        sink.out.extend_from_slice(&reply);
-    }
-
-    /// Tries a request again after all nodes were asked, or refuses it after the longest wait.
-    async fn postpone(&mut self, mut item: Item, queue: &mut VecDeque<Item>, sink: &mut Sink<'_>) {
-        let now = self.cluster.now();
-        let until = *item.until.get_or_insert(now.saturating_add(self.cluster.options.wait));
-        if now >= until {
-            count(&self.cluster.counts.refused);
-            match &item.refused {
-                Some(reply) => sink.out.extend_from_slice(reply),
-                None => self.no_node(&item).reply().write(&mut sink.out, self.session.is_resp3),
-            }
-            return;
-        }
-        count(&self.cluster.counts.waits);
-        self.cluster.ask().await;
-        item.avoid.clear();
-        if item.refused.is_some() {
-            tokio::time::sleep(PAUSE).await;
-        }
-        queue.push_front(item);
-    }
-
-    /// The refusal of a request that no node can serve.
-    fn no_node(&self, item: &Item) -> Failure {
-        let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
-        let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
-        let nodes = nodes.filter(|(node, _)| !node.is_leaving());
-        let nodes = nodes.map(|(node, view)| match view.role {
-            None => format!("{} is down", node.address),
-            Some(NodeRole::Reader) => format!("{} is a reader", node.address),
-            Some(_) => format!("{} is a primary", node.address),
-        });
-        let nodes: Vec<String> = nodes.collect();
-        Failure::Refused(format!("NOTYET no {kind}: {}", nodes.join(", ")).into())
     }
 }

@@ -14,10 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use siltstone::{Commit, Epoch, SeqNo};
 
 use super::client::Client;
-use super::cluster::Cluster;
 use super::elements::first_reply;
 use super::item::Item;
 use super::session::{self, Session};
@@ -189,9 +187,7 @@ impl ShardClient {
         };
         self.last = place;
         let client = self.clients.entry(place).or_insert(client);
-        // The session may have seen its slots at another shard. The commits of this one tell nothing of that.
-        let floor = floor(cluster, known.map.floor(place), client.session.token);
-        client.session.token = newer(client.session.token, floor);
+        client.floor = Some(known.map.floor(place));
         client.adopt(&self.session);
         client
     }
@@ -382,17 +378,4 @@ pub(super) fn array(items: &[Bytes]) -> BytesMut {
 /// Returns whether a request is queued in a transaction without a key.
 pub(super) fn is_keyless(item: &Item) -> bool {
     item.spec.is_some_and(|spec| spec.kind == Kind::Connection && spec.is_queued())
-}
-
-/// The commit that a session that has seen `token` needs of a shard that has all of its slots from the commit `floor` on.
-/// A later epoch has that commit. Nodes know the ends of few epochs, so the floor of an old one would be a lost token there.
-fn floor(cluster: &Cluster, floor: Commit, token: Option<Commit>) -> Commit {
-    let epochs = cluster.views().into_iter().filter_map(|view| view.position);
-    let newest = epochs.map(|position| position.epoch).max();
-    // A newer token that is lost stays lost.
-    let is_floor = token.is_none_or(|it| (it.epoch, it.seq) <= (floor.epoch, floor.seq));
-    match newest.filter(|newest| floor.epoch > Epoch(0) && *newest > floor.epoch && is_floor) {
-        Some(epoch) => Commit { epoch, seq: SeqNo::ZERO },
-        None => floor,
-    }
 }

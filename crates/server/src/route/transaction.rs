@@ -145,7 +145,8 @@ impl ShardClient {
             items.pop_front();
         }
         let replies = after(private.out.freeze(), before);
-        if is_moved(&replies) {
+        let has_passed = std::mem::take(&mut self.client(place).has_passed_moved);
+        if has_passed || is_moved(&replies) {
             // So that its client finds the new owner the next time.
             self.shards.refresh().await;
         }

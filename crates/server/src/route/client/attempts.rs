@@ -1,0 +1,141 @@
+//! What a [`Client`] does when a request cannot go to a node at once: it waits, learns its token again, or logs in.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use siltstone::{Commit, Epoch, SeqNo};
+
+use super::Client;
+use crate::exposition::count;
+use crate::failure::Failure;
+use crate::level::newer;
+use crate::route::choice::{Need, NodeRole};
+use crate::route::item::Item;
+use crate::route::link::encode;
+use crate::route::sink::Sink;
+
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Client {
+    /// Raises the token of the session to what a session of this shard needs: it may have seen its slots at another shard,
+    /// and commits of that one tell nothing of this one. The shard has all of its slots from the floor on, and a later
+    /// epoch has that commit. Nodes know the ends of few epochs, so the floor of an old one would be a lost token there.
+    ///
+    /// As long as no node has told its epoch, no request goes to one; so this comes before each request, and not once.
+    pub(super) fn raise_token(&mut self) {
+        let Some(floor) = self.floor.filter(|floor| floor.epoch > Epoch(0)) else { return };
+        let token = self.session.token;
+        // A newer token that is lost stays lost.
+        if token.is_some_and(|it| (it.epoch, it.seq) > (floor.epoch, floor.seq)) {
+            return;
+        }
+        let epochs = self.cluster.views().into_iter().filter_map(|view| view.position);
+        let newest = epochs.map(|position| position.epoch).max();
+        let later = newest.filter(|newest| *newest > floor.epoch);
+        let floor = later.map_or(floor, |epoch| Commit { epoch, seq: SeqNo::ZERO });
+        self.session.token = newer(token, floor);
+    }
+
+    /// Learns a commit that covers all that the client has written or seen, from a node that has everything.
+    pub(super) async fn recover(&mut self) -> bool {
+        let item = Item::new(vec![Bytes::from_static(b"SCID.SYNC")]);
+        let Some(node) = self.node_for(&item, Need::Strong) else { return false };
+        let Ok(mut link) = self.take_link(node).await else { return false };
+        let mut bytes = BytesMut::new();
+        let greetings = self.session.greet(&mut link.greeted, false, &mut bytes);
+        encode(&item.request, &mut bytes);
+        let synced = async {
+            link.send(&bytes).await?;
+            for _ in 0..greetings {
+                link.reply().await?;
+            }
+            link.reply().await
+        };
+        let Ok(reply) = synced.await else {
+            self.lose(node);
+            return false;
+        };
+        self.links.insert(node, link);
+        let is_named = self.session.note_token(&reply).is_some();
+        if is_named {
+            self.session.is_token_lost = false;
+        }
+        is_named
+    }
+
+    /// `AUTH` and `HELLO`: one node checks them, and the links of the others are made again.
+    pub(super) async fn log_in(
+        &mut self,
+        item: Item,
+        queue: &mut VecDeque<Item>,
+        sink: &mut Sink<'_>,
+    ) {
+        let Some(node) = self.node_for(&item, Need::Weak) else {
+            return self.postpone(item, queue, sink).await;
+        };
+        let called = match self.link(node).await {
+            Ok(link) => link.call(&item.request).await,
+            Err(error) => Err(error),
+        };
+        let Ok(reply) = called else {
+            self.lose(node);
+            return self.postpone(item, queue, sink).await;
+        };
+        if !reply.starts_with(b"-") {
+            self.links.retain(|at, _| *at == node);
+            if let Some(transaction) =
+                self.session.transaction.as_mut().filter(|it| it.node != node)
+            {
+                transaction.is_lost = true;
+            }
+            self.session.logged_in(&item);
+            if let Some(link) = self.links.get_mut(&node) {
+                link.greeted.has_login = true;
+                link.greeted.is_resp3 = self.session.is_resp3;
+            }
+        }
+        sink.out.extend_from_slice(&reply);
+    }
+
+    /// Tries a request again after all nodes were asked, or refuses it after the longest wait.
+    pub(super) async fn postpone(
+        &mut self,
+        mut item: Item,
+        queue: &mut VecDeque<Item>,
+        sink: &mut Sink<'_>,
+    ) {
+        let now = self.cluster.now();
+        let until = *item.until.get_or_insert(now.saturating_add(self.cluster.options.wait));
+        if now >= until {
+            count(&self.cluster.counts.refused);
+            match &item.refused {
+                Some(reply) => sink.out.extend_from_slice(reply),
+                None => self.no_node(&item).reply().write(&mut sink.out, self.session.is_resp3),
+            }
+            return;
+        }
+        count(&self.cluster.counts.waits);
+        self.cluster.ask().await;
+        item.avoid.clear();
+        if item.refused.is_some() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        queue.push_front(item);
+    }
+
+    /// The refusal of a request that no node can serve.
+    fn no_node(&self, item: &Item) -> Failure {
+        let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
+        let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
+        let nodes = nodes.filter(|(node, _)| !node.is_leaving());
+        let nodes = nodes.map(|(node, view)| match view.role {
+            None => format!("{} is down", node.address),
+            Some(NodeRole::Reader) => format!("{} is a reader", node.address),
+            Some(_) => format!("{} is a primary", node.address),
+        });
+        let nodes: Vec<String> = nodes.collect();
+        Failure::Refused(format!("NOTYET no {kind}: {}", nodes.join(", ")).into())
+    }
+}
