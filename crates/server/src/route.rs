@@ -12,8 +12,10 @@
 //! shards   the map, and the nodes of each shard        sharded  the client of several shards
 //! merge    requests over several shards                walks    places of walks over them
 //! transaction  transactions at one shard               elements the parts of replies
+//! at_once  pipelines over several shards
 //! ```
 
+mod at_once;
 mod backends;
 mod choice;
 mod client;

@@ -19,10 +19,9 @@ pub(super) fn elements(reply: &Bytes) -> Option<Vec<Bytes>> {
 }
 
 /// The first reply of several, and the others.
-pub(super) fn first_reply(mut replies: Bytes) -> Option<(Bytes, Bytes)> {
-    let end = Scan::default().find(&replies).ok()??;
-    let first = replies.split_to(end);
-    Some((first, replies))
+pub(super) fn first_reply(replies: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = Scan::default().find(replies).ok()??;
+    Some(replies.split_at(end))
 }
 
 /// The bytes of a bulk string; `None` for nil. An error for anything else.
@@ -56,7 +55,7 @@ mod tests {
         for wrong in ["", "*1\r\n", "*2\r\n:5\r\n", "*1\r\n:5\r\n:6\r\n", "-ERR a\r\n", "*-1\r\n"] {
             assert_eq!(elements(&Bytes::from(wrong)), None, "{wrong:?}");
         }
-        let (first, rest) = first_reply(Bytes::from("+OK\r\n:1\r\n")).unwrap();
-        assert_eq!((&first[..], &rest[..]), (&b"+OK\r\n"[..], &b":1\r\n"[..]));
+        let (first, rest) = first_reply(b"+OK\r\n:1\r\n").unwrap();
+        assert_eq!((first, rest), (&b"+OK\r\n"[..], &b":1\r\n"[..]));
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use super::client::Client;
 use super::elements::first_reply;
@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::level::{Token, newer};
 use crate::reply::Reply;
 use crate::shards::keys::keys_of;
-use crate::shards::slot_of;
+use crate::shards::{ShardMap, slot_of};
 
 /// Time between two looks for a newer map.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -90,7 +90,10 @@ impl ShardClient {
     /// Answers requests in their order.
     pub(crate) async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
         let requests = requests.into_iter().filter(|request| !request.is_empty());
-        let mut queue: VecDeque<Item> = requests.map(Item::whole).collect();
+        self.answer_queue(requests.map(Item::whole).collect(), sink).await;
+    }
+
+    pub(super) async fn answer_queue(&mut self, mut queue: VecDeque<Item>, sink: &mut Sink<'_>) {
         while let Some(mut item) = queue.pop_front() {
             if let Some(token) = item.take_token()
                 && let Err(failure) = self.note_token(&token).await
@@ -98,11 +101,13 @@ impl ShardClient {
                 self.write(&failure.reply(), sink);
                 continue;
             }
-            if self.target(&item) == Target::Cross {
+            let mut target = self.target(&item, &self.shards.map());
+            if target == Target::Cross {
                 // The map may be older than a move that brought its keys together.
                 self.shards.refresh().await;
+                target = self.target(&item, &self.shards.map());
             }
-            match self.target(&item) {
+            match target {
                 Target::Own => self.answer_own(item, sink).await,
                 Target::Shard(place) => self.forward(item, place, &mut queue, sink).await,
                 Target::Split => self.split(item, sink).await,
@@ -122,15 +127,14 @@ impl ShardClient {
     }
 
     /// The place of the shard of all keys of a request; `None` without keys, an error for keys of several shards.
-    pub(super) fn place_of(&self, item: &Item) -> Result<Option<usize>, Failure> {
+    pub(super) fn place_of(item: &Item, map: &ShardMap) -> Result<Option<usize>, Failure> {
         let Some(spec) = item.spec else { return Ok(None) };
-        let map = self.shards.map();
         let mut places = keys_of(spec, &item.request[1..]).map(|key| map.owner(slot_of(key)));
         let Some(first) = places.next() else { return Ok(None) };
         if places.all(|place| place == first) { Ok(Some(first)) } else { Err(cross_slot()) }
     }
 
-    fn target(&self, item: &Item) -> Target {
+    fn target(&self, item: &Item, map: &ShardMap) -> Target {
         let Some(spec) = item.spec else {
             let own = [&b"SCID.NODES"[..], b"SCID.ROUTE"];
             let is_own = own.iter().any(|name| item.request[0].eq_ignore_ascii_case(name));
@@ -152,7 +156,7 @@ impl ShardClient {
             Verb::ScidLevel | Verb::ScidToken | Verb::ScidMap => Target::Own,
             Verb::Scan => Target::Walk,
             Verb::DbSize => Target::Size,
-            _ => match self.place_of(item) {
+            _ => match ShardClient::place_of(item, map) {
                 Ok(place) => Target::Shard(place.unwrap_or(self.last)),
                 Err(_) if matches!(spec.verb, Verb::MGet | Verb::Del | Verb::Exists) => {
                     Target::Split
@@ -164,10 +168,16 @@ impl ShardClient {
 
     /// The client of a shard, which knows the session.
     pub(super) fn client(&mut self, place: usize) -> &mut Client {
+        let client = self.take_client(place);
+        self.clients.entry(place).or_insert(client)
+    }
+
+    /// As [`ShardClient::client`], out of the map.
+    pub(super) fn take_client(&mut self, place: usize) -> Client {
         let known = self.shards.known();
         let cluster = &known.clusters[place.min(known.clusters.len() - 1)];
         let old = self.clients.remove(&place);
-        let client = match old {
+        let mut client = match old {
             Some(client) if Arc::ptr_eq(client.cluster(), cluster) => client,
             old => {
                 let seed = self.seed.wrapping_add(place as u64);
@@ -186,13 +196,12 @@ impl ShardClient {
             }
         };
         self.last = place;
-        let client = self.clients.entry(place).or_insert(client);
         client.floor = Some(known.map.floor(place));
         client.adopt(&self.session);
         client
     }
 
-    /// Sends `item`, and those after it that go to the same shard.
+    /// Sends `item`, and those after it that go to shards: to each of them at once.
     async fn forward(
         &mut self,
         item: Item,
@@ -200,14 +209,32 @@ impl ShardClient {
         queue: &mut VecDeque<Item>,
         sink: &mut Sink<'_>,
     ) {
-        let mut items = VecDeque::from([item]);
-        while let Some(next) = queue.front() {
-            // A token of shards is the session's, and no node reads it.
-            if next.has_token() || self.target(next) != Target::Shard(place) {
-                break;
-            }
-            items.extend(queue.pop_front());
+        let map = self.shards.map();
+        let mut run = vec![(place, item)];
+        // A request without a key goes where the one before it goes.
+        self.last = place;
+        // A token of shards is the session's, and no node reads it.
+        while let Some(next) = queue.front().filter(|next| !next.has_token())
+            && let Target::Shard(place) = self.target(next, &map)
+        {
+            self.last = place;
+            run.extend(queue.pop_front().map(|item| (place, item)));
         }
+        if run.iter().any(|(other, _)| *other != place) {
+            return self.at_once(run, sink).await;
+        }
+        let items = run.into_iter().map(|(_, item)| item).collect();
+        self.send_to_one(items, place, queue, sink).await;
+    }
+
+    /// Sends requests of one shard.
+    async fn send_to_one(
+        &mut self,
+        items: VecDeque<Item>,
+        place: usize,
+        queue: &mut VecDeque<Item>,
+        sink: &mut Sink<'_>,
+    ) {
         let client = self.client(place);
         let mut left = client.answer_items(items, sink).await;
         if std::mem::take(&mut client.has_passed_moved) {
@@ -355,8 +382,8 @@ pub(super) fn cross_slot() -> Failure {
 /// The replies after the first `count` ones.
 pub(super) fn after(mut replies: Bytes, count: usize) -> Bytes {
     for _ in 0..count {
-        match first_reply(replies.clone()) {
-            Some((_, rest)) => replies = rest,
+        match first_reply(&replies) {
+            Some((first, _)) => replies.advance(first.len()),
             None => break,
         }
     }

@@ -48,7 +48,7 @@ impl ShardClient {
             // The map may be older than a move that brought its keys together.
             self.shards.refresh().await;
         }
-        let Ok(place) = self.place_of(&item) else {
+        let Ok(place) = ShardClient::place_of(&item, &self.shards.map()) else {
             return self.refuse(&self.apart(&item), sink).await;
         };
         match std::mem::replace(&mut self.transaction, Transaction::None) {
@@ -77,7 +77,7 @@ impl ShardClient {
 
     /// Returns whether a request has keys of several shards, or of another one than the transaction.
     fn is_apart(&self, item: &Item) -> bool {
-        match (self.place_of(item), &self.transaction) {
+        match (ShardClient::place_of(item, &self.shards.map()), &self.transaction) {
             (Err(_), _) => true,
             (Ok(Some(place)), Transaction::At(at, _)) => place != *at,
             _ => false,
@@ -165,7 +165,7 @@ impl ShardClient {
     async fn watch(&mut self, item: Item, sink: &mut Sink<'_>) {
         let until = self.until();
         loop {
-            let place = match self.place_of(&item) {
+            let place = match ShardClient::place_of(&item, &self.shards.map()) {
                 Ok(place) => place.unwrap_or(self.last),
                 Err(failure) => return self.write(&failure.reply(), sink),
             };

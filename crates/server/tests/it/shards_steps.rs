@@ -1,10 +1,12 @@
 //! Moves of slots, step by step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use server::{Mover, MoverOptions, Policy, Role, Shard, slot_of};
 use siltstone::{Error, ErrorKind, PartitionOptions};
+use testkit::Rng;
 
 use crate::client::Client;
 use crate::pages::get;
@@ -303,6 +305,58 @@ fn a_refusal_before_a_large_reply_leads_to_the_next_map() {
     let replies = client.pipeline(&["SET foo 1", "GET somekey", "SET somekey 1"]);
     assert_eq!((&*replies[0], &*replies[2]), ("-MOVED 12182 a", "OK"));
     assert_eq!(client.pipeline(&["SET foo 2", "SET somekey 2"]), ["OK", "OK"]);
+}
+
+/// The other shard is ahead with more than may wait in the memory of the router.
+#[test]
+fn a_refusal_before_large_replies_of_another_shard_is_passed_on() {
+    let service = service(|options| options);
+    let mut client = Client::at(service.router.address());
+    let large = "x".repeat(2 << 20);
+    assert_eq!(client.text(&format!("SET bar {large}")), "OK");
+    assert_eq!(client.text("SET foo 1"), "OK");
+    mover(&service.folder.path().join("map")).move_slots(&slots("12182"), "a").unwrap();
+    let lines = ["GET foo", "GET bar", "GET bar", "STRLEN bar"];
+    let replies = client.pipeline(&lines);
+    assert!(replies[0].starts_with("-TRYAGAIN slots of this pipeline have moved"), "{replies:?}");
+    assert!(replies[1] == large && replies[2] == large && replies[3] == "2097152");
+    assert_eq!(client.pipeline(&lines)[0], "1");
+}
+
+/// One client writes each key, so the replies of its increments follow each other.
+#[test]
+fn a_pipeline_over_shards_keeps_the_order_of_each_key_while_slots_move() {
+    let service = service(|options| options);
+    let map = service.folder.path().join("map");
+    let done = AtomicBool::new(false);
+    let mut rng = Rng::from_env_or(44);
+    let keys = ["foo", "bar", "hello", "somekey", "{foo}b"];
+    let mut counts = [0_u64; 5];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..6 {
+                let [foo, bar] = if round % 2 == 0 { ["a", "b"] } else { ["b", "a"] };
+                mover(&map).move_slots(&slots("12182"), foo).unwrap();
+                mover(&map).move_slots(&slots("5061"), bar).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        let mut client = Client::at(service.router.address());
+        let mut effects = 0;
+        while !done.load(Ordering::Acquire) || effects < 1_000 {
+            let asked: Vec<usize> = (0..30).map(|_| rng.index(keys.len())).collect();
+            let lines: Vec<String> = asked.iter().map(|at| format!("INCR {}", keys[*at])).collect();
+            let lines: Vec<&str> = lines.iter().map(|line| &line[..]).collect();
+            for (at, reply) in asked.into_iter().zip(client.pipeline(&lines)) {
+                if reply.starts_with("-MOVED ") || reply.starts_with("-TRYAGAIN ") {
+                    continue;
+                }
+                counts[at] += 1;
+                effects += 1;
+                assert_eq!(reply, counts[at].to_string(), "{}", keys[at]);
+            }
+        }
+    });
 }
 
 #[test]

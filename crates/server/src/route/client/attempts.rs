@@ -1,4 +1,4 @@
-//! What a [`Client`] does when a request cannot go to a node at once: it waits, learns its token again, or logs in.
+//! Requests that cannot go to a node at once: a [`Client`] waits, learns its token again, or logs in.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Client {
     /// and commits of that one tell nothing of this one. The shard has all of its slots from the floor on, and a later
     /// epoch has that commit. Nodes know the ends of few epochs, so the floor of an old one would be a lost token there.
     ///
-    /// As long as no node has told its epoch, no request goes to one; so this comes before each request, and not once.
+    /// As long as no node has reported its epoch, no request goes to one; so this comes before each request, and not once.
     pub(super) fn raise_token(&mut self) {
         let Some(floor) = self.floor.filter(|floor| floor.epoch > Epoch(0)) else { return };
         let token = self.session.token;
