@@ -9,10 +9,10 @@
 
 mod stacked;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, FsOp, MemFs, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind};
 use siltstone::ErrorKind;
 use testkit::Rng;
 
@@ -20,6 +20,7 @@ use crate::crash::{for_each_variant, seed_or};
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, check_sound, guarded, observe};
 use crate::sim::script::{ScriptStep, Variant, Writer};
 use crate::sim::{Simulation, WriteRecord, context};
+use crate::store::stepped;
 
 const STEPS: usize = 36;
 /// A fault that lasts is healed after so many steps.
@@ -369,4 +370,31 @@ fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
     run.simulation.act(&ScriptStep::Reopen).map_err(context("close and open"))?;
     run.check_seen(&observe(run.simulation.db())?)?;
     check_files(variant, &run.simulation.mem)
+}
+
+/// Readers see a commit once the log has it: a crash of the process takes nothing back that was seen, and a refused
+/// one was never there.
+#[test]
+fn a_commit_is_visible_only_after_the_log_has_it() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.put("a", "1").unwrap();
+    let before = db.visible_seq();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let appends = seen.clone();
+    let reader = db.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        if op.kind == OpKind::Append && op.path.extension().is_some_and(|it| it == "wal") {
+            appends.lock().unwrap().push(reader.visible_seq());
+        }
+    }));
+    p.put("b", "2").unwrap();
+    assert_eq!((&seen.lock().unwrap()[..], db.visible_seq()), (&[before][..], before.plus(1)));
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".wal".to_owned(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    p.put("c", "3").unwrap_err();
+    fs.clear_observer();
+    assert_eq!(seen.lock().unwrap()[1], before.plus(1));
+    assert_eq!(p.get("c").unwrap(), None);
 }

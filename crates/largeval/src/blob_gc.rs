@@ -16,7 +16,7 @@ use crate::format::Handle;
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
 
-/// After a value could not be written, jobs move no others for so long.
+/// After a value of a table could not be written to a chunk file, jobs move no others there for so long.
 const RELOCATION_REST: Duration = Duration::from_secs(1);
 
 /// The reason for which a value is not moved.
@@ -143,10 +143,7 @@ impl Shared {
                         state.chunks.note_unread(handle.chunk, &error, moment);
                     }
                 }
-                Unmoved::Unwritten(error) => {
-                    state.chunks.note_unwritten(&error, moment);
-                    state.relocates_from = moment.now + RELOCATION_REST;
-                }
+                Unmoved::Unwritten(error) => state.chunks.note_unwritten(&error, moment),
             }
             Relocation::Stay
         })
@@ -166,12 +163,12 @@ impl Shared {
         }
     }
 
-    /// Notes that a value could not be written: jobs move no others for some time.
+    /// Notes that a value of a table could not be written: jobs move no others for some time.
     pub(crate) fn rest_from_relocating(&self) {
         self.state.lock().relocates_from = self.context.clock.now() + RELOCATION_REST;
     }
 
-    /// Returns `true` if a value could not be written a moment ago.
+    /// Returns `true` if a value of a table could not be written a moment ago.
     pub(crate) fn rests_from_relocating(&self) -> bool {
         self.context.clock.now() < self.state.lock().relocates_from
     }

@@ -99,7 +99,7 @@ pub(crate) struct StoreState {
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
-    /// Until this time, jobs move no values: one could not be written.
+    /// Until this time, jobs move no values from tables to chunk files: one could not be written.
     pub(crate) relocates_from: Duration,
     /// The last value of the application that could not be written, until one is.
     pub(crate) refusal: Option<PutRefusal>,

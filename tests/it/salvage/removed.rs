@@ -95,14 +95,17 @@ fn manifest_end(fs: &MemFs) -> (PathBuf, u64) {
     (path, (bytes.len() - zeros) as u64)
 }
 
-/// Damages the edit that begins at `at`, puts the lost tables back, and repairs.
-fn repaired_without_edit(
+/// Damages the edits from `at` to `end`, puts the lost tables back, and repairs.
+fn repaired_without_edits(
     fs: &MemFs,
     (manifest, at): (PathBuf, u64),
+    end: u64,
     tables: Vec<(PathBuf, Vec<u8>)>,
 ) -> Db {
-    assert!(manifest_end(fs).1 > at, "there is an edit");
-    fs.corrupt(&manifest, at + 12, 0x11).unwrap();
+    assert!(manifest_end(fs).1 > end, "there is an edit after them");
+    for place in at + 12..end {
+        fs.corrupt(&manifest, place, 0x11).unwrap();
+    }
     assert!(!tables.is_empty());
     for (path, bytes) in tables {
         fs.write_raw(&path, &bytes).unwrap();
@@ -119,11 +122,13 @@ fn a_dropped_partition_stays_away_although_the_edit_of_its_table_is_lost() {
     db.partition("gone").unwrap();
     let lost = manifest_end(&fs);
     put_all(&db, "gone", &["a", "b"]);
+    // The first of them lists a segment of the log, and another one the table.
+    let end = manifest_end(&fs).1;
     let before = copy_of(&fs);
     db.drop_partition("gone").unwrap();
     forget_log(&db);
     let tables = gone(&before, &fs);
-    let new = repaired_without_edit(&copy_of(&fs), lost, tables);
+    let new = repaired_without_edits(&copy_of(&fs), lost, end, tables);
     assert!(new.partition_names().iter().all(|name| !name.starts_with("gone")));
 }
 
@@ -143,6 +148,6 @@ fn cleared_keys_stay_away_although_the_edit_that_removed_their_tables_is_lost() 
     assert!(end.1 > lost.1, "the tables go now");
     db.partition("logged").unwrap().put("a", "logged").unwrap();
     let tables = gone(&before, &fs);
-    let new = repaired_without_edit(&copy_of(&fs), lost, tables);
+    let new = repaired_without_edits(&copy_of(&fs), lost, end.1, tables);
     assert!(content(&new.partition("cleared").unwrap()).is_empty());
 }
