@@ -1,4 +1,4 @@
-//! Metrics: the figures of [`Stats`] for monitoring systems, under one set of names.
+//! Metrics: the figures of [`Stats`] and [`Health`] for monitoring systems, under one set of names.
 //!
 //! [`prometheus`] returns them as text that a program serves on its port for metrics. With the feature `metrics`,
 //! `publish` gives the same figures under the same names to the recorder of the crate `metrics`. `docs/metrics.md` lists
@@ -10,6 +10,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use lsm_core::clock::ClockJump;
+use lsm_core::db::{Health, PartitionHealth};
 use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
 
 /// The kind of a metric.
@@ -37,22 +39,53 @@ pub struct Metric {
 }
 
 /// The place of the figure.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Figure {
     Database(fn(&Stats) -> f64),
     Partition(fn(&PartitionStats) -> f64),
     Level(fn(&LevelStats) -> f64),
     ValueStore(fn(&ValueStoreStats) -> f64),
+    Health(fn(&Health) -> f64),
+    PartitionHealth(fn(&PartitionHealth) -> f64),
 }
 
-/// A field of the statistics as a number.
+/// The figures to export: those of [`Stats`], or those of [`Health`]. No metric belongs to both.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Figures<'a> {
+    /// From `Db::stats`.
+    Stats(&'a Stats),
+    /// From `Db::health`.
+    Health(&'a Health),
+}
+
+impl<'a> From<&'a Stats> for Figures<'a> {
+    fn from(stats: &'a Stats) -> Figures<'a> {
+        Figures::Stats(stats)
+    }
+}
+
+impl<'a> From<&'a Health> for Figures<'a> {
+    fn from(health: &'a Health) -> Figures<'a> {
+        Figures::Health(health)
+    }
+}
+
+/// A field of the statistics, or of the health, as a number.
 trait AsNumber {
     fn as_number(&self) -> f64;
 }
 
+/// `u64::MAX` is a limit that does not exist.
 impl AsNumber for u64 {
     fn as_number(&self) -> f64 {
-        *self as f64
+        if *self == u64::MAX { f64::INFINITY } else { *self as f64 }
+    }
+}
+
+impl AsNumber for bool {
+    fn as_number(&self) -> f64 {
+        f64::from(u8::from(*self))
     }
 }
 
@@ -69,26 +102,48 @@ impl AsNumber for Duration {
     }
 }
 
-/// 1 if there is a reason. Its text would be a new series each time.
-impl<T: AsRef<str>> AsNumber for Option<T> {
+/// 0 without one.
+impl AsNumber for Option<Duration> {
     fn as_number(&self) -> f64 {
-        f64::from(u8::from(self.is_some()))
+        self.unwrap_or_default().as_number()
     }
 }
 
+impl<T> AsNumber for Vec<T> {
+    fn as_number(&self) -> f64 {
+        self.len() as f64
+    }
+}
+
+/// 1 if there is a reason. Its text would be a new series each time.
+macro_rules! reasons {
+    ($($reason:ty)*) => {
+        $(impl AsNumber for Option<$reason> {
+            fn as_number(&self) -> f64 {
+                self.is_some().as_number()
+            }
+        })*
+    };
+}
+
+reasons! { &str String ClockJump }
+
 macro_rules! metrics {
-    ($($figure:ident $labels:expr => { $($kind:ident $field:ident $name:literal $help:literal;)* })*) => {
+    ($($figure:ident $labels:expr => {
+        $($kind:ident $($field:ident).+ $(($($none:tt)?))? $name:literal $help:literal;)*
+    })*) => {
         &[$($(Metric {
             name: concat!("siltstone_", $name),
             kind: MetricKind::$kind,
             help: $help,
             labels: &$labels,
-            figure: Figure::$figure(|it| it.$field.as_number()),
+            figure: Figure::$figure(|it| it.$($field).+ $(($($none)?))? .as_number()),
         },)*)*]
     };
 }
 
-/// Every metric. `partitions`, `levels`, `value_store` and `name` of the statistics are where samples come from.
+/// Every metric. `partitions`, `levels`, `value_store` and `name` are where samples come from. A figure that [`Stats`] and
+/// [`Health`] both have is one of the statistics.
 static METRICS: &[Metric] = metrics! {
     Database [] => {
         Counter user_bytes "user_written_bytes_total" "Keys and values that the application wrote; of a large value the handle.";
@@ -161,6 +216,31 @@ static METRICS: &[Metric] = metrics! {
         Gauge unmoved "values_not_moved" "1 while values are not moved out of chunk files with much garbage, otherwise 0.";
         Gauge refused "values_refused" "1 if the last large value could not be written, otherwise 0.";
     }
+    Health [] => {
+        Gauge is_healthy() "healthy" "1 while writes run at full speed and nothing fails, is lost or is damaged, otherwise 0.";
+        Gauge deleted "files_deleted" "1 if the folder of the database, or its files, were deleted, otherwise 0.";
+        Gauge refused "writes_refused" "1 while the log had no space for the last batch, otherwise 0.";
+        Gauge cursor_failure "commit_cursor_failing" "1 while there is no commit cursor, so that secondaries have no strong reads, otherwise 0.";
+        Gauge storage_failure "storage_failing" "1 while a storage that works in the background fails, otherwise 0.";
+        Gauge stalls "stalled_partitions" "Partitions whose writers are delayed.";
+        Gauge background_errors "background_failures" "Failures of background work without a later success.";
+        Gauge damage "compaction_damage" "1 if a compaction found damage and skips the tables until the next open, otherwise 0.";
+        Gauge listener_panic "listener_panicked" "1 if an event listener has panicked since the open, otherwise 0.";
+        Gauge clock_jump "clock_jumped" "1 while entries or tables that expire wait for a calendar that jumped, otherwise 0.";
+        Gauge sealed_memtable_bytes.value "sealed_memtable_bytes" "Memory of sealed memtables, over all partitions.";
+        Gauge sealed_memtable_bytes.hard "sealed_memtable_bytes_max" "Memory of sealed memtables at which writers stop.";
+        Gauge wal_bytes.value "wal_pinned_bytes" "Bytes of the log that memtables need.";
+        Gauge wal_bytes.hard "wal_pinned_bytes_max" "Bytes of the log at which the memtables that need it are flushed.";
+        Gauge oldest_snapshot "oldest_snapshot_seconds" "Age of the oldest snapshot, 0 without snapshots.";
+        Gauge pinned_obsolete_bytes "pinned_obsolete_bytes" "Bytes of obsolete tables that readers hold.";
+        Gauge open_files.hard "process_open_files_max" "The limit of open files of the process.";
+    }
+    PartitionHealth ["partition"] => {
+        Gauge compaction_debt_bytes.hard "partition_compaction_debt_bytes_max" "Bytes to compact at which writers stop.";
+        Gauge level0_tables.hard "partition_level0_tables_max" "Tables of level 0 at which writers stop; without a limit +Inf.";
+        Gauge gaps "partition_gaps" "Ranges of keys that are damaged beyond repair, and whose loss is not accepted.";
+        Gauge absent_filters "partition_absent_filters" "Compaction filters without which the partition is open.";
+    }
 };
 
 /// Returns every metric, in the order of [`prometheus`].
@@ -175,23 +255,27 @@ pub fn all() -> &'static [Metric] {
 }
 
 /// Returns the figures in the text format of Prometheus (version 0.0.4, content type `text/plain; version=0.0.4`).
+/// `figures` are those of `Db::stats` or of `Db::health`; one text may follow the other, because they share no metric.
 /// `labels` are added to every sample, for a program with several databases.
 ///
 /// # Cost
-/// About 70 bytes for each figure: some 30 of the database, and 40 of each partition.
+/// About 70 bytes for each figure: some 50 of the database, and 45 of each partition.
 ///
 /// # Examples
 /// ```
+/// use siltstone::metrics::prometheus;
 /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
 /// db.partition("users")?.put("alice", "admin")?;
-/// let text = siltstone::metrics::prometheus(&db.stats(), &[("db", "main")]);
+/// let labels = [("db", "main")];
+/// let text = prometheus(&db.stats(), &labels) + &prometheus(&db.health(), &labels);
 /// assert!(text.contains("siltstone_batches_total{db=\"main\"} 1\n"));
+/// assert!(text.contains("siltstone_healthy{db=\"main\"} 1\n"));
 /// # Ok::<(), siltstone::Error>(())
 /// ```
-pub fn prometheus(stats: &Stats, labels: &[(&str, &str)]) -> String {
+pub fn prometheus<'a>(figures: impl Into<Figures<'a>>, labels: &[(&str, &str)]) -> String {
     let mut text = String::new();
     let mut last = "";
-    each_sample(stats, labels, |metric, labels, value| {
+    each_sample(figures.into(), labels, |metric, labels, value| {
         if metric.name != last {
             last = metric.name;
             let kind = match metric.kind {
@@ -205,13 +289,18 @@ pub fn prometheus(stats: &Stats, labels: &[(&str, &str)]) -> String {
             let content = content.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
             let _ = write!(text, "{}{name}=\"{content}\"", if at == 0 { '{' } else { ',' });
         }
-        let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        text.push_str(if labels.is_empty() { " " } else { "} " });
+        let _ = match value.is_finite() {
+            true => writeln!(text, "{value}"),
+            false => writeln!(text, "+Inf"),
+        };
     });
     text
 }
 
 /// Gives the figures to the recorder of the crate `metrics`, under the names of [`all`]: counters as absolute and whole
-/// numbers, so that times are cut to seconds. Call it again and again, as often as the figures are to be fresh. `labels` are added to every sample.
+/// numbers, so that times are cut to seconds. Call it again and again, as often as the figures are to be fresh. `figures`
+/// are those of `Db::stats` or of `Db::health`. `labels` are added to every sample.
 ///
 /// # Cost
 /// A registration and a store for each figure.
@@ -220,13 +309,14 @@ pub fn prometheus(stats: &Stats, labels: &[(&str, &str)]) -> String {
 /// ```
 /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
 /// siltstone::metrics::publish(&db.stats(), &[("db", "main")]);
+/// siltstone::metrics::publish(&db.health(), &[("db", "main")]);
 /// # Ok::<(), siltstone::Error>(())
 /// ```
 #[cfg(feature = "metrics")]
-pub fn publish(stats: &Stats, labels: &[(&str, &str)]) {
+pub fn publish<'a>(figures: impl Into<Figures<'a>>, labels: &[(&str, &str)]) {
     use ::metrics::{Label, counter, describe_counter, describe_gauge, gauge};
     let mut last = "";
-    each_sample(stats, labels, |metric, labels, value| {
+    each_sample(figures.into(), labels, |metric, labels, value| {
         let is_first = metric.name != last;
         last = metric.name;
         let labels = labels
@@ -252,34 +342,55 @@ pub fn publish(stats: &Stats, labels: &[(&str, &str)]) {
 
 /// Calls `sample` for each figure, all of one metric one after another.
 fn each_sample(
-    stats: &Stats,
+    figures: Figures<'_>,
     labels: &[(&str, &str)],
     mut sample: impl FnMut(&Metric, &[(&str, &str)], f64),
 ) {
-    let level_count = stats.partitions.iter().map(|partition| partition.levels.len()).max();
-    let levels: Vec<String> =
-        (0..level_count.unwrap_or(0)).map(|level| level.to_string()).collect();
     for metric in METRICS {
-        if let Figure::Database(figure) = metric.figure {
-            sample(metric, labels, figure(stats));
-            continue;
-        }
-        for partition in &stats.partitions {
-            let labels = [labels, &[("partition", &partition.name)]].concat();
-            match metric.figure {
-                Figure::Database(_) => {}
-                Figure::Partition(figure) => sample(metric, &labels, figure(partition)),
-                Figure::ValueStore(figure) => {
-                    if let Some(values) = &partition.value_store {
-                        sample(metric, &labels, figure(values));
-                    }
-                }
-                Figure::Level(figure) => {
-                    for (level, name) in partition.levels.iter().zip(&levels) {
-                        sample(metric, &[&labels[..], &[("level", name)]].concat(), figure(level));
-                    }
+        match (metric.figure, figures) {
+            (Figure::Database(figure), Figures::Stats(stats)) => {
+                sample(metric, labels, figure(stats));
+            }
+            (Figure::Health(figure), Figures::Health(health)) => {
+                sample(metric, labels, figure(health));
+            }
+            (Figure::PartitionHealth(figure), Figures::Health(health)) => {
+                for partition in &health.partitions {
+                    let labels = [labels, &[("partition", &partition.name)]].concat();
+                    sample(metric, &labels, figure(partition));
                 }
             }
+            (_, Figures::Stats(stats)) => {
+                for partition in &stats.partitions {
+                    let labels = [labels, &[("partition", &partition.name)]].concat();
+                    of_partition(metric, partition, &labels, &mut sample);
+                }
+            }
+            (_, Figures::Health(_)) => {}
         }
+    }
+}
+
+/// Calls `sample` for each figure of one partition. `labels` have its name.
+fn of_partition(
+    metric: &Metric,
+    partition: &PartitionStats,
+    labels: &[(&str, &str)],
+    sample: &mut impl FnMut(&Metric, &[(&str, &str)], f64),
+) {
+    match metric.figure {
+        Figure::Partition(figure) => sample(metric, labels, figure(partition)),
+        Figure::ValueStore(figure) => {
+            if let Some(values) = &partition.value_store {
+                sample(metric, labels, figure(values));
+            }
+        }
+        Figure::Level(figure) => {
+            for (number, level) in partition.levels.iter().enumerate() {
+                let number = number.to_string();
+                sample(metric, &[labels, &[("level", &number)]].concat(), figure(level));
+            }
+        }
+        Figure::Database(_) | Figure::Health(_) | Figure::PartitionHealth(_) => {}
     }
 }

@@ -10,7 +10,7 @@ use metrics::{
 };
 use siltstone::large_values::LargeValueOptions;
 use siltstone::metrics::{MetricKind, all, prometheus, publish};
-use siltstone::{Db, PartitionOptions};
+use siltstone::{CompactionStyle, Db, PartitionOptions};
 
 const LABELS: [(&str, &str); 1] = [("db", "a \"b\"")];
 
@@ -85,7 +85,7 @@ fn parse(text: &str) -> Result<(Samples, BTreeMap<String, String>), String> {
             }
             let Some((labels, value)) = labels(&line[end..]) else { return wrong };
             let value = value.strip_prefix(' ').and_then(|value| value.parse::<f64>().ok());
-            let Some(value) = value.filter(|value| value.is_finite()) else { return wrong };
+            let Some(value) = value.filter(|value| !value.is_nan()) else { return wrong };
             if samples.insert(format!("{name}{labels:?}"), value).is_some() {
                 return wrong;
             }
@@ -191,7 +191,8 @@ fn metrics_are_valid_text_of_prometheus_and_the_facade_gets_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let db = filled(dir.path());
     let stats = db.stats();
-    let text = prometheus(&stats, &LABELS);
+    let health = db.health();
+    let text = prometheus(&stats, &LABELS) + &prometheus(&health, &LABELS);
     let (samples, types) = parse(&text).unwrap_or_else(|line| panic!("{line}\n{text}"));
 
     let names: BTreeSet<&str> = all().iter().map(|metric| metric.name).collect();
@@ -220,7 +221,10 @@ fn metrics_are_valid_text_of_prometheus_and_the_facade_gets_the_same() {
     assert_eq!(value_of(&samples, "siltstone_read_only", &[]), Some(0.0));
 
     let kept = Kept::default();
-    metrics::with_local_recorder(&kept, || publish(&stats, &LABELS));
+    metrics::with_local_recorder(&kept, || {
+        publish(&stats, &LABELS);
+        publish(&health, &LABELS);
+    });
     let figures = kept.figures.into_inner().unwrap();
     let published: Samples = figures
         .iter()
@@ -234,6 +238,41 @@ fn metrics_are_valid_text_of_prometheus_and_the_facade_gets_the_same() {
     assert_eq!(published, whole.collect());
     assert_eq!(kept.described.into_inner().unwrap(), types);
     db.close().unwrap();
+}
+
+/// The samples of the health of `db`.
+fn health_of(db: &Db) -> Samples {
+    parse(&prometheus(&db.health(), &LABELS)).unwrap().0
+}
+
+#[test]
+fn the_health_is_a_metric_for_each_reason_and_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    db.partition("leveled").unwrap().put("a", "1").unwrap();
+    let style = CompactionStyle::Fifo { bytes_max: 1 << 30, seconds_max: u64::MAX };
+    db.partition_with("fifo", PartitionOptions::new().compaction_style(style)).unwrap();
+    let samples = health_of(&db);
+    let reasons = ["files_deleted", "writes_refused", "commit_cursor_failing", "storage_failing"];
+    for reason in reasons.into_iter().chain(["stalled_partitions", "oldest_snapshot_seconds"]) {
+        let name = format!("siltstone_{reason}");
+        assert_eq!(value_of(&samples, &name, &[]), Some(0.0), "{reason}");
+    }
+    assert_eq!(value_of(&samples, "siltstone_healthy", &[]), Some(1.0));
+    let limit = "siltstone_partition_level0_tables_max";
+    let health = db.health();
+    let leveled = health.partitions.iter().find(|it| it.name == "leveled").unwrap();
+    let tables_max = leveled.level0_tables.hard as f64;
+    assert_eq!(value_of(&samples, limit, &[("partition", "leveled")]), Some(tables_max));
+    assert_eq!(value_of(&samples, limit, &[("partition", "fifo")]), Some(f64::INFINITY));
+
+    let snapshot = db.snapshot();
+    assert!(value_of(&health_of(&db), "siltstone_oldest_snapshot_seconds", &[]).unwrap() > 0.0);
+    drop(snapshot);
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    let samples = health_of(&db);
+    assert_eq!(value_of(&samples, "siltstone_files_deleted", &[]), Some(1.0));
+    assert_eq!(value_of(&samples, "siltstone_healthy", &[]), Some(0.0));
 }
 
 #[test]

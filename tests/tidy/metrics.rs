@@ -1,4 +1,4 @@
-//! Metrics: each field of the statistics is one, and the page lists each.
+//! Metrics: each field of the statistics and of the health is one, and the page lists each.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,10 @@ use crate::source::read;
 
 const TABLE: &str = "src/metrics.rs";
 const PAGE: &str = "docs/metrics.md";
-const STATISTICS: &str = "crates/lsm-core/src/stats.rs";
-/// The fields that hold other statistics, or name them.
-const PARTS: [&str; 4] = ["partitions", "name", "levels", "value_store"];
+const STATISTICS: [&str; 2] = ["crates/lsm-core/src/stats.rs", "crates/lsm-core/src/db/health.rs"];
+/// The fields that hold other statistics, or name them, and the one that the statistics name otherwise
+/// (`read_only_because`).
+const PARTS: [&str; 5] = ["partitions", "name", "levels", "value_store", "read_only"];
 
 /// A row of the table of metrics: labels, kind, field, name, help.
 fn rows(table: &str) -> Vec<[String; 5]> {
@@ -33,11 +34,13 @@ fn rows(table: &str) -> Vec<[String; 5]> {
     rows
 }
 
-/// The names of the public fields of the structs whose names end with `Stats`.
+/// The names of the public fields of the structs whose names end with `Stats` or `Health`.
 fn fields(source: &str) -> BTreeSet<&str> {
     let structs = source.split("pub struct ").skip(1);
-    let structs =
-        structs.filter(|text| text.split(" {").next().is_some_and(|name| name.ends_with("Stats")));
+    let structs = structs.filter(|text| {
+        let name = text.split(" {").next().unwrap_or_default();
+        name.ends_with("Stats") || name.ends_with("Health")
+    });
     let lines = structs.flat_map(|text| text.split("\n}").next().unwrap_or_default().lines());
     lines
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
@@ -53,8 +56,10 @@ fn unit(name: &str) -> &str {
 fn each_field_of_the_statistics_is_a_metric() {
     let table = read(TABLE);
     let rows = rows(&table);
-    let listed: BTreeSet<&str> = rows.iter().map(|row| row[2].as_str()).chain(PARTS).collect();
-    let statistics = read(STATISTICS);
+    // `wal_bytes.hard` is of the field `wal_bytes`.
+    let listed = rows.iter().filter_map(|row| row[2].split('.').next());
+    let listed: BTreeSet<&str> = listed.chain(PARTS).collect();
+    let statistics = STATISTICS.map(read).concat();
     let missing = fields(&statistics).into_iter().filter(|field| !listed.contains(field));
     check(missing.map(|field| format!("{TABLE}:1: no metric of the field {field}")).collect());
 }

@@ -53,11 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         }
         let stats = existing.db.stats();
+        let health = existing.db.health();
         if args.prometheus {
             out.raw(siltstone::metrics::prometheus(&stats, &[]).as_bytes())?;
+            out.raw(siltstone::metrics::prometheus(&health, &[]).as_bytes())?;
             continue;
         }
-        let health = existing.db.health();
         out.line(text(&stats, &health), &json(&stats, &health))?;
         out.flush()?;
     }

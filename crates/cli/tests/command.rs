@@ -389,6 +389,7 @@ fn stats_are_a_table_and_an_object_with_the_same_figures() {
     let text = String::from_utf8(output.stdout).unwrap();
     let segments = format!("siltstone_wal_segments {}\n", stats["wal_segment_count"]);
     assert!(text.starts_with("# HELP siltstone_") && text.contains(&segments), "{text}");
+    assert!(text.contains("siltstone_healthy 1\n"), "{text}");
 }
 
 #[test]

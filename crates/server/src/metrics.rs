@@ -144,6 +144,7 @@ pub(crate) fn text(shared: &Shared) -> String {
     match &*shared.node.role() {
         Role::Primary(primary) => {
             out.append(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));
+            out.append(&siltstone::metrics::prometheus(&primary.db.health(), &[]));
         }
         Role::Reader(reader) => lags(&mut out, reader),
     }
