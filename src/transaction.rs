@@ -3,6 +3,7 @@
 mod locking;
 mod merging;
 mod savepoints;
+mod streamed;
 
 use std::fmt;
 

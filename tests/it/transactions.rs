@@ -7,6 +7,7 @@ mod history;
 mod locks;
 mod model;
 mod races;
+mod streamed;
 mod transact;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use lsm_core::db::{Batch, Commit, Partition};
+use lsm_core::db::{Batch, Commit, Partition, Transaction};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::PendingHandle;
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
@@ -204,6 +204,16 @@ impl PendingBlob {
         match self.value {
             PendingValue::Small(bytes) => batch.add_put(&self.partition, &self.key, &bytes),
             PendingValue::Large(handle) => batch.add_pending(&self.partition, &self.key, handle),
+        }
+    }
+
+    /// Adds to a transaction: its key is set to the value.
+    pub fn add_to_transaction(self, transaction: &mut Transaction) {
+        match self.value {
+            PendingValue::Small(bytes) => transaction.put(&self.partition, &self.key, bytes),
+            PendingValue::Large(handle) => {
+                transaction.put_pending(&self.partition, &self.key, handle);
+            }
         }
     }
 }

@@ -3,12 +3,15 @@
 //! write changed what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::MemFs;
 use siltstone::operators::AppendOperator;
-use siltstone::{Db, Durability, ErrorKind, Partition, PartitionOptions, Slice, Transaction};
+use siltstone::{
+    Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions, Slice, Transaction,
+};
 use testkit::Rng;
 
 use super::{is_conflict, open};
@@ -128,7 +131,9 @@ struct Harness {
 impl Harness {
     fn new(mut rng: Rng) -> Harness {
         let db = open(&MemFs::new());
+        let large = LargeValueOptions::new().threshold_bytes(256).chunk_bytes(4 << 10);
         let options = PartitionOptions::new().merge_operator(Arc::new(AppendOperator::default()));
+        let options = options.large_values(large);
         let partitions = ["p", "q"].map(|name| db.partition_with(name, options.clone()).unwrap());
         let rng = rng.fork();
         Harness {
@@ -348,6 +353,13 @@ impl Harness {
                     Some(OwnValue::Merge(older)) => OwnValue::Merge(older + &operand),
                     Some(set) => OwnValue::Set(OwnValue::Merge(operand).over(set.over(None))),
                 }
+            }
+            // A short one is held in memory, a long one lies in a chunk file.
+            Some(value) if self.rng.chance(1, 3) => {
+                let mut writer = handle.put_stream(&key, None).unwrap();
+                writer.write_all(value.as_bytes()).unwrap();
+                open.transaction.put_blob(writer.finish().unwrap());
+                OwnValue::Set(Some(value))
             }
             Some(value) => {
                 open.transaction.put(handle, &key, &value);

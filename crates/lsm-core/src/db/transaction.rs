@@ -28,6 +28,7 @@ use super::handle::{Db, Partition, Snapshot};
 use super::locks::HeldLocks;
 use super::write::check_operand;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::PendingHandle;
 use crate::limits::check_key;
 use crate::options::WriteOptions;
 use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
@@ -35,7 +36,7 @@ use crate::types::{SeqNo, Slice};
 
 pub use cursor::TransactionCursor;
 use merging::{Merging, seen};
-use own::{OwnPartitions, OwnRange, OwnWrite, OwnWrites};
+use own::{OwnPartitions, OwnPending, OwnRange, OwnWrite, OwnWrites};
 pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
 use savepoints::Savepoints;
@@ -118,9 +119,11 @@ impl Transaction {
         let mut others = Vec::new();
         for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
             match own.and_then(|own| own.get(key)) {
-                Some(OwnWrite::Put(value)) => values[at] = merging.shown(key, value.clone()),
-                Some(OwnWrite::Delete) => {}
-                own => others.push((at, key, own)),
+                own @ (None | Some(OwnWrite::Merge(_))) => others.push((at, key, own)),
+                Some(own) => {
+                    let value = merging.value(key, own)?;
+                    values[at] = value.and_then(|value| merging.shown(key, value));
+                }
             }
         }
         let keys: Vec<&[u8]> = others.iter().map(|(_, key, _)| *key).collect();
@@ -198,16 +201,22 @@ impl Transaction {
         let merging = Merging::of(partition, &self.snapshot);
         Ok(match own_of(&mut self.writes, partition).get(key) {
             None => OwnWrite::Merge(Slice::copy_from(operand)),
-            // Without a value the operand is the value.
-            Some(OwnWrite::Delete) => OwnWrite::Put(Slice::copy_from(operand)),
-            Some(OwnWrite::Put(value)) => {
-                // As for every reader, an expired value is no base.
-                OwnWrite::Put(merging.fold(key, merging.shown(key, value.clone()), operand)?)
-            }
             Some(OwnWrite::Merge(older)) => {
                 OwnWrite::Merge(merging.fold(key, Some(older.clone()), operand)?)
             }
+            Some(own) => {
+                // As for every reader, an expired value is no base. Without a value the operand is the value.
+                let base = merging.value(key, own)?;
+                let base = base.and_then(|value| merging.shown(key, value));
+                OwnWrite::Put(merging.fold(key, base, operand)?)
+            }
         })
+    }
+
+    /// Sets `key` to a value that was given to the value store of `partition` already; see
+    /// [`Batch::add_pending`](super::Batch::add_pending). The value is discarded if it is not committed.
+    pub fn put_pending(&mut self, partition: &Partition, key: &[u8], handle: PendingHandle) {
+        self.write(partition, key, OwnWrite::Apart(Arc::new(OwnPending::new(handle))));
     }
 
     /// Deletes `key` in `partition`.
@@ -359,6 +368,10 @@ impl Transaction {
                     OwnWrite::Put(value) => batch.add_put(partition, key, value),
                     OwnWrite::Delete => batch.add_delete(partition, key),
                     OwnWrite::Merge(operand) => batch.add_folded(partition, key, operand),
+                    OwnWrite::Apart(value) => {
+                        let value = value.take().expect("only a commit takes it");
+                        batch.add_pending(partition, key, value);
+                    }
                 }
             }
         }

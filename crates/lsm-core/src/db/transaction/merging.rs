@@ -31,6 +31,14 @@ impl Merging {
         if alive.is_none_or(|alive| alive.has(key, Some(&value))) { Some(value) } else { None }
     }
 
+    /// The value of a key that `own` sets or deletes, also if it has expired.
+    ///
+    /// # Errors
+    /// Those of the value store.
+    pub(super) fn value(&self, key: &[u8], own: &OwnWrite) -> Result<Option<Slice>> {
+        own.value(&self.state, key)
+    }
+
     /// `operand` merged into `base`, or the value that it is without one.
     ///
     /// # Errors
@@ -52,15 +60,15 @@ pub(super) fn seen(
 ) -> Result<Option<Slice>> {
     match own {
         None => read(),
-        Some(OwnWrite::Delete) => Ok(None),
-        Some(OwnWrite::Put(value)) => {
-            Ok(Merging::of(partition, snapshot).shown(key, value.clone()))
-        }
         Some(OwnWrite::Merge(operand)) => {
             let base = read()?;
             let merging = Merging::of(partition, snapshot);
             let value = merging.fold(key, base, operand)?;
             Ok(merging.shown(key, value))
+        }
+        Some(own) => {
+            let merging = Merging::of(partition, snapshot);
+            Ok(merging.value(key, own)?.and_then(|value| merging.shown(key, value)))
         }
     }
 }

@@ -4,7 +4,12 @@ use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::db::Partition;
+use crate::error::Result;
+use crate::hooks::PendingHandle;
+use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::types::{DeletedRange, DeletedRanges, PartitionId, SeqNo, Slice};
 
@@ -20,6 +25,51 @@ pub(super) enum OwnWrite {
     Delete,
     /// This operand is merged into its stored value.
     Merge(Slice),
+    /// It has this value, which is in the value store of the partition already.
+    Apart(Arc<OwnPending>),
+}
+
+impl OwnWrite {
+    /// The value that the key has by this write alone.
+    ///
+    /// # Errors
+    /// Those of the value store.
+    pub(super) fn value(
+        &self,
+        partition: &Arc<PartitionState>,
+        key: &[u8],
+    ) -> Result<Option<Slice>> {
+        match self {
+            OwnWrite::Put(value) | OwnWrite::Merge(value) => Ok(Some(value.clone())),
+            OwnWrite::Delete => Ok(None),
+            OwnWrite::Apart(pending) => pending.read(partition, key).map(Some),
+        }
+    }
+}
+
+/// A value that is in its store. Ranges and savepoints share it with the own writes. If the last of them is dropped
+/// before a commit, the value is discarded.
+pub(super) struct OwnPending {
+    handle: Vec<u8>,
+    /// Until the commit takes it.
+    pending: Mutex<Option<PendingHandle>>,
+}
+
+impl OwnPending {
+    pub(super) fn new(pending: PendingHandle) -> OwnPending {
+        OwnPending { handle: pending.bytes().to_vec(), pending: Mutex::new(Some(pending)) }
+    }
+
+    /// The pending value, which the commit takes.
+    pub(super) fn take(&self) -> Option<PendingHandle> {
+        self.pending.lock().take()
+    }
+
+    fn read(&self, partition: &Arc<PartitionState>, key: &[u8]) -> Result<Slice> {
+        let store = partition.store().expect("only its store made the handle");
+        let read = store.read(&self.handle);
+        Ok(read.map_err(|error| error.at_key(key).in_partition(&partition.name))?.into())
+    }
 }
 
 /// The own writes to a partition.

@@ -145,18 +145,19 @@ impl TransactionRange {
             // Shadowed by its own one, or the base of own operands.
             let stored = if order == Ordering::Equal { self.stored.take(end) } else { None };
             let (key, own) = self.own.take(end)?;
-            let value = match own {
-                OwnWrite::Delete => continue,
-                OwnWrite::Put(value) => value,
+            let value = match &own {
                 OwnWrite::Merge(operand) => {
                     let base = stored.and_then(Result::ok).map(|(_, value)| value);
-                    match self.merging.fold(&key, base, &operand) {
-                        Ok(value) => value,
-                        Err(error) => {
-                            self.has_ended = true;
-                            return Some(Err(error));
-                        }
-                    }
+                    self.merging.fold(&key, base, operand).map(Some)
+                }
+                own => self.merging.value(&key, own),
+            };
+            let value = match value {
+                Ok(Some(value)) => value,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.has_ended = true;
+                    return Some(Err(error));
                 }
             };
             let Some(value) = self.merging.shown(&key, value) else { continue };
