@@ -101,6 +101,11 @@ pub struct DeletedRanges(Option<Arc<CutSpans>>);
 /// Spans, cut into parts.
 #[derive(Debug, PartialEq, Eq)]
 struct CutSpans {
+    /// The bytes that all starts begin with.
+    shared_len: usize,
+    /// `prefix8` of each start after the shared bytes. They decide nearly every comparison and lie together, so that
+    /// a search does not go to the memory of the starts.
+    words: Vec<u64>,
     parts: Vec<SpanCut>,
     /// The newest number of all.
     newest: SeqNo,
@@ -109,8 +114,6 @@ struct CutSpans {
 /// The keys from `start` to the start of the next part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SpanCut {
-    /// `prefix8` of the start.
-    word: u64,
     start: Arc<[u8]>,
     /// The numbers of the spans over it, ascending; none between spans.
     seqs: Arc<[SeqNo]>,
@@ -164,10 +167,16 @@ impl DeletedRanges {
                 continue;
             }
             newest = newest.max(seqs.last().copied().unwrap_or_default());
-            parts.push(SpanCut { word: prefix8(&start), start, seqs });
+            parts.push(SpanCut { start, seqs });
         }
         // `None` for the usual partition: a check for it is one comparison with null.
-        DeletedRanges((!parts.is_empty()).then(|| Arc::new(CutSpans { parts, newest })))
+        let ends = parts.first().zip(parts.last());
+        // In ascending order, so all between the two share these bytes.
+        let shared_len = ends.map(|(first, last)| shared_len(&first.start, &last.start));
+        DeletedRanges(shared_len.map(|shared_len| {
+            let words = parts.iter().map(|part| prefix8(&part.start[shared_len..])).collect();
+            Arc::new(CutSpans { shared_len, words, parts, newest })
+        }))
     }
 
     /// Returns `true` if there is none.
@@ -233,11 +242,17 @@ impl DeletedRanges {
     /// The place of the part that the key lies in; `None` before the first one.
     #[inline]
     fn place_of(&self, key: &[u8]) -> Option<usize> {
-        let word = prefix8(key);
-        let passed = self.parts().partition_point(|part| {
-            // Words decide nearly always, and lie in the list itself.
-            part.word < word || (part.word == word && *part.start <= *key)
-        });
+        let CutSpans { shared_len, words, parts, .. } = self.0.as_deref()?;
+        let passed = match key.strip_prefix(&parts[0].start[..*shared_len]) {
+            Some(rest) => {
+                let word = prefix8(rest);
+                let below = words.partition_point(|other| *other < word);
+                let equal = words[below..].partition_point(|other| *other == word);
+                let equal = &parts[below..below + equal];
+                below + equal.partition_point(|part| *part.start <= *key)
+            }
+            None => parts.partition_point(|part| *part.start <= *key),
+        };
         passed.checked_sub(1)
     }
 
@@ -374,6 +389,11 @@ impl DeletedRanges {
             (part.start.clone(), seqs.all().into())
         }))
     }
+}
+
+/// The number of bytes that both begin with.
+fn shared_len(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 fn newest_at(seqs: &[SeqNo], seq: SeqNo) -> SeqNo {

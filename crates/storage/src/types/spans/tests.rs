@@ -190,3 +190,33 @@ fn truncations_of_a_growing_key_keep_the_newest_in_each_part() {
     assert_eq!(all.distinguished_by(&[]).list(), spans[199..]);
     assert_eq!(all.at(b"0100x", seq(150)), seq(150));
 }
+
+fn longer(beginning: &str, key: &[u8]) -> Vec<u8> {
+    [beginning.as_bytes(), key].concat()
+}
+
+proptest! {
+    /// Words are those after the bytes that all starts share, and keys without these bytes lie before or after all.
+    #[test]
+    fn a_beginning_that_all_starts_share_changes_no_answer(
+        spans in any_spans(),
+        beginning in prop::sample::select(vec!["a", "longer than a word", "a\0\0\0\0\0\0\0\0"]),
+    ) {
+        let spans: Vec<DeletedRange> = spans
+            .iter()
+            .map(|DeletedRange { start, end, seq }| {
+                let end = end.as_ref().map(|end| longer(beginning, end).into());
+                DeletedRange { start: longer(beginning, start).into(), end, seq: *seq }
+            })
+            .collect();
+        let ranges = DeletedRanges::of(&spans);
+        let within = keys().map(|key| longer(beginning, &key));
+        let around = all_keys().chain((1..=beginning.len()).map(|len| beginning.as_bytes()[..len].to_vec()));
+        for key in within.chain(around) {
+            for at in 0..10 {
+                let seen = over(&spans, &key).into_iter().rfind(|number| *number <= seq(at));
+                prop_assert_eq!(ranges.at(&key, seq(at)), seen.unwrap_or_default(), "{:?} at {}", &key, at);
+            }
+        }
+    }
+}
