@@ -70,7 +70,7 @@ impl Db {
     /// Returns the counters and sizes of the database and of each partition.
     ///
     /// # Cost
-    /// With [`Resources`](crate::Resources), a look at each block of the shared cache.
+    /// A look at each partition and its levels, and at each shard of the cache, at most 64.
     ///
     /// # Examples
     /// ```

@@ -56,6 +56,15 @@ const IDLE_PART: u64 = 4;
 
 type Key = (FileNo, u64);
 
+/// Bits of a file number, and of an offset, that stay in their places in a part: see `part.rs`.
+const LOW_BITS: u32 = 40;
+
+/// The number of the part whose block a key is of.
+#[inline]
+fn part_of((file, _): Key) -> u64 {
+    file.0 >> LOW_BITS
+}
+
 /// The counts of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
@@ -180,20 +189,24 @@ impl Blocks {
         }
     }
 
-    /// The memory of the blocks of some files, and their number.
-    fn part(&self, is_of_part: impl Fn(FileNo) -> bool) -> [u64; 2] {
-        let parts = self.shards.iter().map(|shard| shard.read().part(&is_of_part));
+    /// The memory of the blocks of a part, and their number.
+    fn part(&self, number: u64) -> [u64; 2] {
+        let parts = self.shards.iter().map(|shard| shard.read().part(number));
         parts.fold([0, 0], |sum, part| [sum[0] + part[0], sum[1] + part[1]])
     }
 
-    /// Drops the blocks of some files.
-    fn remove_part(&self, is_of_part: impl Fn(FileNo) -> bool) {
+    /// Drops the blocks of a part.
+    fn remove_part(&self, part: u64) {
         if !self.process.is_current() {
             return;
         }
         for number in 0..self.shards.len() {
+            // A shard without a block of it is not locked for writing.
+            if self.shards[number].read().part(part) == [0, 0] {
+                continue;
+            }
             // The lock ends with the statement: blocks are dropped without it.
-            let gone = self.change(number, |shard| shard.remove_part(&is_of_part));
+            let gone = self.change(number, |shard| shard.remove_part(part));
             drop(gone);
         }
     }

@@ -10,12 +10,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Blocks, CacheCounters, CacheStats, Key};
+use super::{Blocks, CacheCounters, CacheStats, Key, LOW_BITS};
 use crate::sstable::{Block, BlockCache, IndexedBlock};
 use crate::types::FileNo;
 
-/// Bits of a file number, and of an offset, that stay in their places.
-const LOW_BITS: u32 = 40;
 const PARTS_MAX: u64 = 1 << (u64::BITS - LOW_BITS);
 
 /// The part of a block cache that one database uses.
@@ -51,10 +49,10 @@ impl CachePart {
     /// The hits and misses of the part, and what it keeps; the capacity is that of the whole cache.
     ///
     /// # Cost
-    /// A look at each block of the whole cache.
+    /// A look at each shard of the cache, at most 64.
     pub fn stats(&self) -> CacheStats {
         let (hits, misses) = self.counters.totals();
-        let [bytes, blocks] = self.blocks.part(|file| file.0 >> LOW_BITS == self.number);
+        let [bytes, blocks] = self.blocks.part(self.number);
         let capacity = self.blocks.capacity;
         CacheStats { hits, misses, bytes, capacity, blocks, free_bytes: 0 }
     }
@@ -62,10 +60,10 @@ impl CachePart {
     /// Gives back what the part keeps, and keeps nothing more.
     ///
     /// # Cost
-    /// A look at each block of the whole cache.
+    /// A look at each block of the shards that have a block of the part.
     pub fn leave(&self) {
         if !self.is_left.swap(true, Ordering::Relaxed) {
-            self.blocks.remove_part(|file| file.0 >> LOW_BITS == self.number);
+            self.blocks.remove_part(self.number);
         }
     }
 }

@@ -14,19 +14,19 @@
 //! Invariants:
 //! 1. Each key of `kept` is in a queue. A queue may have keys that `kept` does not have.
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
-//! 3. A lookup changes nothing but the count of uses of a block.
+//! 3. `parts` has the weights and the number of the blocks of each part that has blocks.
+//! 4. A lookup changes nothing but the count of uses of a block.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::admission::AdmissionFilter;
 use super::hash_table::HashTable;
-use super::{Key, Mix};
+use super::{Key, Mix, part_of};
 use crate::memory::{SlabStart, prefetch};
 use crate::sstable::{Block, IndexedBlock};
-use crate::types::FileNo;
 
 /// The bytes that the cache itself needs for a block: its place in the hash table, including free
 /// places, and in a queue.
@@ -80,6 +80,8 @@ pub(super) struct Shard {
     bytes: u64,
     young_bytes: u64,
     capacity: u64,
+    /// Bytes and blocks of each database that shares the cache, so that its figures cost no look at each block.
+    parts: BTreeMap<u64, [u64; 2]>,
 }
 
 impl Shard {
@@ -94,6 +96,7 @@ impl Shard {
             bytes: 0,
             young_bytes: 0,
             capacity,
+            parts: BTreeMap::new(),
         }
     }
 
@@ -135,6 +138,10 @@ impl Shard {
         if let Some(kept) = self.kept.get_mut(key, hash) {
             let old_weight = self::weight(&kept.block);
             self.bytes -= old_weight;
+            // The number of its blocks stays above 0 in between.
+            if let Some([bytes, _]) = self.parts.get_mut(&part_of(key)) {
+                *bytes = *bytes + weight - old_weight;
+            }
             if !kept.is_old {
                 self.young_bytes = self.young_bytes + weight - old_weight;
             }
@@ -148,6 +155,9 @@ impl Shard {
                 self.young.push_back(key);
                 self.young_bytes += weight;
             }
+            let [bytes, blocks] = self.parts.entry(part_of(key)).or_default();
+            *bytes += weight;
+            *blocks += 1;
             let data = block.data().clone();
             let uses = AtomicU8::new(0);
             self.kept.insert(key, hash, CachedBlock { block, data, is_old, uses });
@@ -183,6 +193,7 @@ impl Shard {
         let kept = self.kept.remove(key, hash)?;
         let weight = weight(&kept.block);
         self.bytes -= weight;
+        self.forget(key, weight);
         if !kept.is_old {
             self.young_bytes -= weight;
         }
@@ -198,15 +209,28 @@ impl Shard {
         Some(kept.block)
     }
 
-    /// The memory of the blocks of some files, and their number.
-    pub(super) fn part(&self, is_of_part: &impl Fn(FileNo) -> bool) -> [u64; 2] {
-        let part = self.kept.iter().filter(|((file, _), _)| is_of_part(*file));
-        part.fold([0, 0], |[bytes, blocks], (_, kept)| [bytes + weight(&kept.block), blocks + 1])
+    /// A block of this weight has left.
+    fn forget(&mut self, key: Key, weight: u64) {
+        let part = part_of(key);
+        let [bytes, blocks] = self.parts.get_mut(&part).expect("it had the block");
+        *bytes -= weight;
+        *blocks -= 1;
+        if *blocks == 0 {
+            self.parts.remove(&part);
+        }
     }
 
-    /// Takes out the blocks of some files.
-    pub(super) fn remove_part(&mut self, is_of_part: &impl Fn(FileNo) -> bool) -> Vec<Arc<Block>> {
-        let part = self.kept.iter().filter(|((file, _), _)| is_of_part(*file));
+    /// The memory of the blocks of a part, and their number.
+    pub(super) fn part(&self, number: u64) -> [u64; 2] {
+        self.parts.get(&number).copied().unwrap_or_default()
+    }
+
+    /// Takes out the blocks of a part.
+    pub(super) fn remove_part(&mut self, number: u64) -> Vec<Arc<Block>> {
+        if !self.parts.contains_key(&number) {
+            return Vec::new();
+        }
+        let part = self.kept.iter().filter(|(key, _)| part_of(*key) == number);
         let keys: Vec<Key> = part.map(|(key, _)| key).collect();
         keys.into_iter().filter_map(|key| self.remove(key, Mix.hash_one(key))).collect()
     }
@@ -253,6 +277,7 @@ impl Shard {
             }
             let kept = self.kept.remove(key, hash).expect("it was just found");
             self.bytes -= weight;
+            self.forget(key, weight);
             if !kept.is_old {
                 self.admission.note(hash);
             }

@@ -401,3 +401,55 @@ fn the_blocks_of_a_slab_that_is_given_up_leave_with_it() {
         assert_eq!(found as u64, stats.blocks);
     }
 }
+
+/// The bytes and the number of the blocks of each part, by a look at each block; checks that the bytes of all parts are
+/// those of the cache.
+fn parts_of(cache: &Blocks, count: u64) -> Vec<[u64; 2]> {
+    let counted: Vec<[u64; 2]> = (0..count).map(|part| cache.part(part)).collect();
+    assert_eq!(counted.iter().map(|part| part[0]).sum::<u64>(), cache.stats().bytes);
+    for (part, [_, blocks]) in (0..count).zip(&counted) {
+        let shards = cache.shards.iter().map(|shard| {
+            let shard = shard.read();
+            shard.places().iter().filter(|(key, _)| part_of(*key) == part).count() as u64
+        });
+        assert_eq!(shards.sum::<u64>(), *blocks, "part {part}");
+    }
+    counted
+}
+
+/// A number below `limit` that looks random.
+fn below(state: &mut u64, limit: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % limit
+}
+
+#[test]
+fn the_figures_of_each_part_are_those_of_its_blocks() {
+    const PARTS: u64 = 4;
+    let mut random = 3;
+    let cache = Arc::new(Blocks::new(256 << 10));
+    let mut parts: Vec<CachePart> =
+        (0..PARTS).map(|number| CachePart::new(cache.clone(), number)).collect();
+    let blocks = [500, 1500, 4000].map(|bytes| block_of_about(bytes, 10));
+    for round in 0..3000 {
+        let part = &parts[below(&mut random, PARTS) as usize];
+        let file = FileNo(below(&mut random, 5));
+        let offset = below(&mut random, 40);
+        let block = &blocks[below(&mut random, 3) as usize];
+        match below(&mut random, 8) {
+            0 => drop(part.remove(file, offset)),
+            1 => drop(part.get(file, offset)),
+            2 => part.insert_where_free(file, offset, block.clone()),
+            _ => drop(part.insert(file, offset, block.clone())),
+        }
+        if round % 50 == 0 {
+            parts_of(&cache, PARTS);
+        }
+    }
+    let before = parts_of(&cache, PARTS);
+    assert!(before.iter().all(|part| part[1] > 0), "{before:?}");
+    drop(parts.swap_remove(0));
+    let after = parts_of(&cache, PARTS);
+    assert_eq!(after[0], [0, 0]);
+    assert_eq!(after[1..], before[1..]);
+}
