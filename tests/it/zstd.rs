@@ -9,6 +9,8 @@ mod built_in;
 use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
+#[cfg(not(feature = "zstd"))]
+use siltstone::Durability::Os;
 use siltstone::{
     Compression, Db, ErrorKind, LargeValueOptions, Options, PartitionOptions, VerifyOptions,
 };
@@ -63,6 +65,20 @@ fn a_build_without_zstd_names_the_feature_the_file_and_the_partition() {
     assert!(table.contains(".sst") && table.contains("\"documents\"") && table.contains("`zstd`"));
     assert!(chunk.contains(".chunk") && chunk.contains("\"large\"") && chunk.contains("`zstd`"));
     refused(documents.export(key(1)..key(5), "/export"), "documents", ".sst");
+    // Its compactions would fail, so each write is refused, and the whole batch with it.
+    refused(documents.put(key(1), "new"), "documents", "compression");
+    refused(documents.delete(key(1)), "documents", "compression");
+    let plain = db.open_partition("plain").unwrap();
+    let mixed = db.batch().put(&plain, "other", "1").put(&documents, key(1), "new").commit(Os);
+    refused(mixed, "documents", "compression");
+    assert_eq!(plain.get("other").unwrap(), None);
+    plain.put("other", "2").unwrap();
+    let mut transaction = db.transaction();
+    transaction.put(&documents, key(1), "new");
+    refused(transaction.commit(Os), "documents", "compression");
+    // Set to another one, it takes writes until its tables have to be merged.
+    let lz4 = documents.options().compression(Compression::Lz4);
+    db.partition_with("documents", lz4).unwrap();
     documents.put(key(1), "new").unwrap();
     db.flush().unwrap();
     refused(documents.compact(..), "documents", ".sst");
@@ -70,6 +86,7 @@ fn a_build_without_zstd_names_the_feature_the_file_and_the_partition() {
     let large = db.open_partition("large").unwrap();
     refused(large.get("long"), "large", ".chunk");
     refused(large.put("other", long_value()), "large", DIR);
+    refused(large.put("other", "short"), "large", "compression");
     // Nothing of it was taken for damage.
     assert_eq!(db.health().damage, None);
     let zstd = PartitionOptions::new().compression(Compression::Zstd);

@@ -47,6 +47,7 @@ impl CommitEnv for MemtableSealer {
         self.log.check_open()?;
         for section in batch.sections() {
             section.partition.check_live()?;
+            section.partition.check_codec()?;
             if section.partition.is_doubtful() {
                 // A drop that may be on disk is finished or ruled out first: a write that is
                 // acknowledged now would be lost at the next open if the drop counts.

@@ -65,6 +65,8 @@ pub struct PartitionState {
     doubtful: AtomicBool,
     /// A sync of the store has failed since the open.
     failed_sync: AtomicBool,
+    /// Its compression is not built in, as the version of the view says.
+    lacks_codec: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
     /// The work list of the database; it has an entry for everything that the view holds.
@@ -112,6 +114,7 @@ impl PartitionState {
         if hooks.store.is_some() {
             work.note_store(version.id);
         }
+        let lacks_codec = !version.options.compression.is_built_in();
         let operator = view.active.operator().clone();
         if let Some(attached) = &hooks.operator {
             operator.get_or_init(|| attached.clone());
@@ -132,6 +135,7 @@ impl PartitionState {
             rules_epoch: AtomicU32::new(0),
             doubtful: AtomicBool::new(false),
             failed_sync: AtomicBool::new(false),
+            lacks_codec: AtomicBool::new(lacks_codec),
             pressure: AtomicU32::new(0),
             work: work.clone(),
         }
@@ -259,6 +263,8 @@ impl PartitionState {
         let view = view.with_expiry(self.hooks.load().hiding());
         // Before the view is visible: invariant 2 of the work list.
         self.work.note(self.id, &view, self.logged);
+        let is_built_in = view.version.options.compression.is_built_in();
+        self.lacks_codec.store(!is_built_in, Ordering::Release);
         self.view.store(Arc::new(view));
     }
 
@@ -394,6 +400,16 @@ impl PartitionState {
     #[inline]
     pub fn check_live(&self) -> Result<()> {
         if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
+    }
+
+    /// An error if this build cannot compress its tables. A write would be accepted until level 0 is full, because no
+    /// compaction can merge it into the deeper levels.
+    #[inline]
+    pub fn check_codec(&self) -> Result<()> {
+        if !self.lacks_codec.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.view().version.options.check_built_in(&self.name)
     }
 
     /// The error of a call on a dropped partition.
