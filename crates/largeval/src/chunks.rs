@@ -101,7 +101,7 @@ impl Chunk {
     /// garbage.
     pub fn is_worth_moving(&self, garbage_permille: u64) -> bool {
         let has_garbage = self.garbage_bytes() > 0;
-        has_garbage && self.garbage_permille() >= garbage_permille && self.is_settled()
+        has_garbage && self.garbage_permille() >= garbage_permille && self.is_named()
     }
 
     /// Thousandths of it that are garbage.
@@ -113,11 +113,11 @@ impl Chunk {
     /// Returns `true` if its values can be moved. An open chunk still gets values, and would never
     /// be empty.
     pub fn is_movable(&self) -> bool {
-        !self.is_open && self.rest != Some(ChunkRest::Open) && !self.is_damaged && self.is_settled()
+        !self.is_open && self.rest != Some(ChunkRest::Open) && !self.is_damaged && self.is_named()
     }
 
     /// Returns `true` if it has values, and tables name all of them.
-    fn is_settled(&self) -> bool {
+    fn is_named(&self) -> bool {
         self.pending.blocks == 0 && self.live.blocks > 0
     }
 

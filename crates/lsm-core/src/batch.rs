@@ -1,7 +1,7 @@
 //! The operations of one batch in one partition: the payload of a WAL section.
 //!
-//! Built without any lock by `db/write.rs`, copied into the WAL as it is, and inserted into the memtable from
-//! there. A large operation that is alone in its section is encoded into the memory that the memtable shares.
+//! Built without any lock by `db/write.rs`. The log gets a copy of these bytes, and the memtable its entries from the
+//! same bytes. A user's batch of several partitions is `db/batch.rs`. A large operation that is alone in its section is encoded into the memory that the memtable shares.
 //!
 //! ```text
 //! operation := kind (1 byte, types::EntryKind)

@@ -160,7 +160,7 @@ impl Snapshots {
         partition.mark_dropped(state.taken);
         drop(state);
         // After the lock is released: the drop frees memory, and a snapshot that is taken now sees the mark.
-        partition.let_go();
+        partition.release_data();
     }
 
     /// Returns the number of different sequence numbers that are registered.

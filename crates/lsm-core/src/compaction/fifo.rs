@@ -1,4 +1,4 @@
-//! [`Picker::fifo`]: the tables that a partition with [`CompactionStyle::Fifo`] lets go.
+//! [`Picker::fifo`]: the tables that a partition with [`CompactionStyle::Fifo`] drops.
 //!
 //! Called by the picker, in the place of all merges. Like the rest of the picker a pure function of its fields.
 //!

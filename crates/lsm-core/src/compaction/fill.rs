@@ -27,19 +27,19 @@ pub struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     /// Tables of a partition for its deep levels, whose entries are all stored with `seq`. Of the
-    /// hooks in `stages` only the one that seals takes part, and the value store.
+    /// hooks in `job_hooks` only the one that seals takes part, and the value store.
     pub fn begin(
-        mut stages: JobHooks<'a>,
+        mut job_hooks: JobHooks<'a>,
         version: &PartitionVersion,
         factory: &'a TableFactory,
         seq: SeqNo,
     ) -> Result<Fill<'a>> {
-        stages.start(&Job::new(&version.name, JobKind::Flush))?;
+        job_hooks.start(&Job::new(&version.name, JobKind::Flush))?;
         // Nothing in the log names the values of a load, so the store may place them.
-        stages.may_relocate = true;
+        job_hooks.may_relocate = true;
         let options = &version.options;
         let compression = level_compression(options, LEVEL_COUNT - 1);
-        let suffix = &stages.hooks().rules.reserved_suffix;
+        let suffix = &job_hooks.hooks().rules.reserved_suffix;
         let outputs =
             Outputs::new(factory, options, compression, seq, suffix).of_partition(version);
         // By size alone: the level, and so what lies below the tables, is chosen when they are
@@ -48,7 +48,7 @@ impl<'a> Fill<'a> {
         // Stored with `seq`, the entries are newer than any loss: they count under a number that they
         // get when they are installed.
         let writing =
-            Writing::new(stages, KeyBelow::for_flush(version), split, outputs).without_gaps();
+            Writing::new(job_hooks, KeyBelow::for_flush(version), split, outputs).without_gaps();
         Ok(Fill { factory, writing, seq })
     }
 

@@ -1,7 +1,7 @@
 //! [`JobHooks`]: the hooks that take part in one job.
 //!
 //! The code that runs the job makes them, `run.rs` starts them, and the loop of `survivors.rs`
-//! calls them. `crate::hooks` describes the order of the stages.
+//! calls them. `crate::hooks` describes the order of the hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct JobHooks<'a> {
     /// No one reads while the job runs.
     pub(super) is_without_readers: bool,
     /// No entry survives.
-    pub(super) lets_all_go: bool,
+    pub(super) drops_all: bool,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<JobFilter>,
     pub(super) sealing: Option<JobFilter>,
@@ -61,7 +61,7 @@ pub(super) enum Expires {
 }
 
 impl<'a> JobHooks<'a> {
-    /// The stages of a partition's hooks. `snapshots` holds the registered ones and the sequence
+    /// The hooks of a job over a partition with `hooks`. `snapshots` holds the registered ones and the sequence
     /// visible at the job's start.
     pub fn new(
         hooks: &'a PartitionHooks,
@@ -79,7 +79,7 @@ impl<'a> JobHooks<'a> {
             clear_seqs: ClearSeqs::default(),
             spans: DeletedRanges::default(),
             is_without_readers: false,
-            lets_all_go: false,
+            drops_all: false,
             inject,
             deciding: Vec::new(),
             sealing: None,

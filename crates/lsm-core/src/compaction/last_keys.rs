@@ -83,7 +83,7 @@ impl LastKeys {
 
     /// Notes that an entry with the key that was read last is written, after the entry under way was met or between two
     /// entries. It was held until then.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn note_held_written(&mut self) {
         if let Some(trailer) = self.written_now.take() {
             self.written_trailer = Some(trailer);
             self.is_read_written = true;

@@ -290,12 +290,12 @@ impl Busy {
 /// The key at which each level goes on, and the tables that an elision cannot help. Kept in memory
 /// by the database for each partition; losing it costs nothing but evenness.
 #[derive(Debug, Default)]
-pub struct Cursors {
+pub struct CompactPointers {
     after: BTreeMap<usize, Box<[u8]>>,
-    settled: HashSet<FileNo>,
+    elided: HashSet<FileNo>,
 }
 
-impl Cursors {
+impl CompactPointers {
     /// Moves the turn of the job's level after its inputs. Call it when a job is picked.
     pub fn advance(&mut self, job: &Compaction) {
         // The first inputs are those of `level_from`. Those of the output level have their own
@@ -312,10 +312,10 @@ impl Cursors {
     pub fn finished(&mut self, job: &Compaction, outputs: impl IntoIterator<Item = FileNo>) {
         for (_, table) in job.tables() {
             // Inputs are gone after the job; without this line the set would grow for ever.
-            self.settled.remove(&table.meta.file);
+            self.elided.remove(&table.meta.file);
         }
         if job.trigger == Trigger::Elision {
-            self.settled.extend(outputs);
+            self.elided.extend(outputs);
         }
     }
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use super::fifo::FifoLimits;
 use super::leveled::{LAST, Shape, level_compression};
-use super::{Busy, Compaction, Cursors, Method, Trigger, hull, overlapping_group};
+use super::{Busy, CompactPointers, Compaction, Method, Trigger, hull, overlapping_group};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{HookKind, PartitionVersion, SstMeta, Table, UserRange};
 
@@ -51,7 +51,7 @@ pub struct Picker<'a> {
     /// The tables and ranges that running jobs have taken.
     pub busy: &'a Busy,
     /// The key at which each level continues, and the tables that no elision improves.
-    pub cursors: &'a Cursors,
+    pub pointers: &'a CompactPointers,
     /// The oldest sequence that a reader may still ask for.
     pub oldest_snapshot: SeqNo,
     /// `true` if two neighbouring tables belong in one job: by the left one's largest and the right
@@ -192,7 +192,7 @@ impl Picker<'_> {
         let tables = self.version.levels[level].tables();
         // `after` is the last key of the previous turn, so a table that begins at it was part of
         // that turn.
-        let turn = self.cursors.after.get(&level).map_or(0, |after| {
+        let turn = self.pointers.after.get(&level).map_or(0, |after| {
             tables.partition_point(|table| *table.meta.smallest.user <= **after)
         });
         // Most levels have none: then a pick does not look at each of their tables.
@@ -251,7 +251,7 @@ impl Picker<'_> {
                     && meta.newest() <= self.oldest_snapshot
                     // Rewritten once already: what is left stays for reasons that a rewrite does
                     // not change.
-                    && !self.cursors.settled.contains(&meta.file)
+                    && !self.pointers.elided.contains(&meta.file)
                     && self.nothing_below(level, meta.range())
                 {
                     let run = self.extend(level, std::slice::from_ref(table));
@@ -294,8 +294,8 @@ impl Picker<'_> {
     }
 
     /// Returns `true` if a table may become one of `level` without being rewritten: it is
-    /// compressed as the tables of that level are. Of a table of older code that is not known;
-    /// above level 2 nothing was compressed.
+    /// compressed as the tables of that level are. A table of older code does not
+    /// record that; above level 2 nothing was compressed.
     fn is_compressed_for(&self, level: usize, level_from: usize, meta: &SstMeta) -> bool {
         let options = &self.version.options;
         let assumed = level_compression(options, level_from);

@@ -64,7 +64,7 @@ pub struct DropRules<'a> {
     /// No one reads, and no snapshot is taken, while the job runs.
     is_without_readers: bool,
     /// No entry survives: the tables of a FIFO go, and no snapshot sees them.
-    lets_all_go: bool,
+    drops_all: bool,
     /// See [`DropRules::kept_for`].
     kept_for: Option<SeqNo>,
 }
@@ -86,7 +86,7 @@ impl<'a> DropRules<'a> {
             last: None,
             is_open: false,
             is_without_readers: false,
-            lets_all_go: false,
+            drops_all: false,
             kept_for: None,
         }
     }
@@ -104,10 +104,10 @@ impl<'a> DropRules<'a> {
         DropRules { is_without_readers, ..self }
     }
 
-    /// The same for a job that leaves nothing of its inputs, if it `lets_all_go`.
+    /// The same for a job that drops all of its inputs, if `drops_all`.
     #[must_use]
-    pub fn letting_all_go(self, lets_all_go: bool) -> DropRules<'a> {
-        DropRules { lets_all_go, ..self }
+    pub fn dropping_all(self, drops_all: bool) -> DropRules<'a> {
+        DropRules { drops_all, ..self }
     }
 
     /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
@@ -164,7 +164,7 @@ impl<'a> DropRules<'a> {
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
             return DropDecision::Twin;
         }
-        if self.lets_all_go {
+        if self.drops_all {
             return DropDecision::Drop;
         }
         let was_open = std::mem::replace(&mut self.is_open, false) && is_version;

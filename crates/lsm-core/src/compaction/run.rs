@@ -79,7 +79,7 @@ pub struct RunContext<'a> {
     /// The way in which inputs are opened.
     pub tables: &'a Arc<TableContext>,
     /// The partition's filters, its store, and what they have to know.
-    pub stages: JobHooks<'a>,
+    pub job_hooks: JobHooks<'a>,
     /// `true` if to give up. Asked between entries, with the bytes that were written so far, and without a lock: it
     /// may wait, or do other work first.
     pub should_stop: &'a dyn Fn(u64) -> bool,
@@ -186,28 +186,28 @@ impl<'a> Merge<'a> {
     /// # Cost
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
-        let RunContext { factory, tables, mut stages, should_stop, sources, unix_seconds } =
+        let RunContext { factory, tables, mut job_hooks, should_stop, sources, unix_seconds } =
             context;
-        stages.clear_seqs = self.clear_seqs.clone();
-        stages.spans = self.spans.clone();
-        stages.lets_all_go = self.compaction.is_some_and(|it| it.trigger == Trigger::Fifo);
+        job_hooks.clear_seqs = self.clear_seqs.clone();
+        job_hooks.spans = self.spans.clone();
+        job_hooks.drops_all = self.compaction.is_some_and(|it| it.trigger == Trigger::Fifo);
         let findings = JobFindings::default();
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
         let described = match &sources {
             Some(sources) if self.is_repair() => {
-                let hooks = stages.hooks();
+                let hooks = job_hooks.hooks();
                 let findings = &findings;
                 let reads_plainly = false;
                 let opening =
                     DamagedInput { context: tables, hooks, sources, findings, reads_plainly };
                 self.open_damaged(&opening, &mut inputs)?
             }
-            _ => self.open(tables, &mut stages, &findings, &mut inputs)?,
+            _ => self.open(tables, &mut job_hooks, &findings, &mut inputs)?,
         };
-        self.start(&mut stages, described)?;
-        let mut outputs = self.outputs(factory, &stages);
+        self.start(&mut job_hooks, described)?;
+        let mut outputs = self.outputs(factory, &job_hooks);
         if self.version.options.compaction_style.has_age() {
             // Entries do not get younger by a repair.
             let before = self.input_tables().filter_map(|(_, table)| table.meta.written_at).max();
@@ -220,11 +220,18 @@ impl<'a> Merge<'a> {
         // A loss that a repair finds counts at once: it reaches the version only with the job's edit.
         let below = self.below().and_lost(self.is_repair().then(|| findings.clone()));
         let split = self.split();
-        let outcome =
-            write_survivors(&mut entries, self.range, stages, below, split, outputs, should_stop)
-                // The loop sees only that entries do not ascend. The tables are read again to name
-                // the one at fault.
-                .map_err(|error| blame(error, self.input_tables(), tables))?;
+        let outcome = write_survivors(
+            &mut entries,
+            self.range,
+            job_hooks,
+            below,
+            split,
+            outputs,
+            should_stop,
+        )
+        // The loop sees only that entries do not ascend. The tables are read again to name
+        // the one at fault.
+        .map_err(|error| blame(error, self.input_tables(), tables))?;
         // Only after the loop: walks add to their findings until their ends.
         Ok(outcome.and_found(findings.take()))
     }
@@ -233,7 +240,7 @@ impl<'a> Merge<'a> {
     fn open(
         &self,
         tables: &Arc<TableContext>,
-        stages: &mut JobHooks<'_>,
+        job_hooks: &mut JobHooks<'_>,
         findings: &JobFindings,
         inputs: &mut Vec<MergeInput>,
     ) -> Result<Vec<InputTable>> {
@@ -241,18 +248,18 @@ impl<'a> Merge<'a> {
         // The filter that seals sees a part of the tables in an export. Otherwise it sees all that the verifier
         // sees, and compares it.
         let compares = self.range.is_some();
-        let verifier = match stages.hooks().verifying().filter(|_| !described.is_empty()) {
+        let verifier = match job_hooks.hooks().verifying().filter(|_| !described.is_empty()) {
             Some(sealer) => sealer.verifier(&described, compares)?,
             None => None,
         };
-        stages.walks_all = verifier.as_ref().is_some_and(|verifier| verifier.walks_all);
+        job_hooks.walks_all = verifier.as_ref().is_some_and(|verifier| verifier.walks_all);
         let check = verifier.map(|verifier| JobCheck {
             verifier: verifier.blocks,
             findings: findings.clone(),
             level: 0,
-            inject: stages.inject.cloned(),
+            inject: job_hooks.inject.cloned(),
         });
-        inputs.extend(open_inputs(&self.tables, tables, stages.hooks(), check.as_ref())?);
+        inputs.extend(open_inputs(&self.tables, tables, job_hooks.hooks(), check.as_ref())?);
         Ok(described)
     }
 
@@ -306,20 +313,20 @@ impl<'a> Merge<'a> {
     }
 
     /// Starts the filters.
-    fn start(&self, stages: &mut JobHooks<'_>, inputs: Vec<InputTable>) -> Result<()> {
-        stages.start(&Job {
+    fn start(&self, job_hooks: &mut JobHooks<'_>, inputs: Vec<InputTable>) -> Result<()> {
+        job_hooks.start(&Job {
             level_from: self.level_from,
             level_to: self.level_to,
             bottom: self.bottom,
-            snapshots: stages.registered(),
+            snapshots: job_hooks.registered(),
             inputs: &inputs,
             partial: self.range.is_some(),
             ..Job::new(&self.version.name, self.kind)
         })
     }
 
-    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &JobHooks<'_>) -> Outputs<'f> {
-        let suffix = &stages.hooks().rules.reserved_suffix;
+    fn outputs<'f>(&self, factory: &'f TableFactory, job_hooks: &JobHooks<'_>) -> Outputs<'f> {
+        let suffix = &job_hooks.hooks().rules.reserved_suffix;
         let options = &self.version.options;
         // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
         let compression = level_compression(options, self.level_to);

@@ -22,8 +22,8 @@ use crate::version::Table;
 /// The length of an output, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// The length of the file if it were finished now, about. Of the block under way it is not known how
-    /// small it will be.
+    /// About the length of the file if it were finished now. The compressed length of the block under way is not
+    /// known.
     Estimated,
     /// The bytes of finished blocks: the file is longer.
     Written,

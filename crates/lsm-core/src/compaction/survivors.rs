@@ -2,7 +2,7 @@
 //! writes what survives.
 //!
 //! `run.rs` calls it with open cursors and outputs; this file opens no file. `crate::hooks`
-//! describes the order of the stages.
+//! describes the order of the hooks.
 //!
 //! Invariants:
 //! 1. Written entries ascend strictly, whatever the inputs claim. An entry out of order is damage
@@ -36,9 +36,9 @@ const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 /// The bytes that it writes between two such looks: a wait for the rate of background writes is so long.
 const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
 
-/// The loop's state without its stages.
+/// The state of the loop, and the hooks of the job.
 pub(super) struct Writing<'a, 'o> {
-    stages: JobHooks<'a>,
+    job_hooks: JobHooks<'a>,
     rules: DropRules<'a>,
     below: KeyBelow,
     split: Option<Split>,
@@ -64,17 +64,17 @@ pub(super) struct Writing<'a, 'o> {
 }
 
 /// Writes what survives of `entries`, all of them or those inside `range`, in tables that `split`
-/// ends. The stages are started.
+/// ends. The hooks are started.
 pub(super) fn write_survivors(
     entries: &mut MergeIter<MergeInput>,
     range: Option<&ExportRange>,
-    stages: JobHooks<'_>,
+    job_hooks: JobHooks<'_>,
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'_>,
     should_stop: &dyn Fn(u64) -> bool,
 ) -> Result<JobOutcome> {
-    let mut writing = Writing::new(stages, below, split, outputs);
+    let mut writing = Writing::new(job_hooks, below, split, outputs);
     // Around the loop, and outside of what it holds: that is dropped as after any other error.
     catch_blamed(|| writing.walk(entries, range, should_stop))?;
     writing.finish()
@@ -89,7 +89,7 @@ impl Writing<'_, '_> {
     ) -> Result<()> {
         let mut until_look = ENTRIES_BETWEEN_LOOKS;
         let mut look_at = BYTES_BETWEEN_LOOKS;
-        let walks_all = self.stages.walks_all;
+        let walks_all = self.job_hooks.walks_all;
         match range.and_then(|range| range.range().start).filter(|_| !walks_all) {
             None => entries.seek(None)?,
             // At the newest version: the loop passes over the versions that are too new.
@@ -131,31 +131,31 @@ impl Writing<'_, '_> {
 }
 
 impl<'a, 'o> Writing<'a, 'o> {
-    /// Returns the loop before its first entry. The stages are started.
+    /// Returns the loop before its first entry. The hooks are started.
     pub(super) fn new(
-        stages: JobHooks<'a>,
+        job_hooks: JobHooks<'a>,
         below: KeyBelow,
         split: Option<Split>,
         mut outputs: Outputs<'o>,
     ) -> Writing<'a, 'o> {
-        if let Some(rule) = stages.expiry_rule() {
+        if let Some(rule) = job_hooks.expiry_rule() {
             outputs.remember_expiries(rule);
         }
-        if let Some(form) = &stages.note_form {
+        if let Some(form) = &job_hooks.note_form {
             outputs.take_notes(form);
         }
         let closed_gaps = below.gaps().closed();
-        let store = stages.hooks.store.as_ref();
+        let store = job_hooks.hooks.store.as_ref();
         // A store that panics gets a number that no later look finds: then the job is run again.
         let sync_failure_count =
             store.map_or(0, |store| store.sync_failure_count().unwrap_or(u64::MAX));
         Writing {
-            rules: DropRules::new(stages.snapshots)
-                .with_clear_seqs(stages.clear_seqs.clone())
-                .with_spans(stages.spans.clone())
-                .without_readers(stages.is_without_readers)
-                .letting_all_go(stages.lets_all_go),
-            stages,
+            rules: DropRules::new(job_hooks.snapshots)
+                .with_clear_seqs(job_hooks.clear_seqs.clone())
+                .with_spans(job_hooks.spans.clone())
+                .without_readers(job_hooks.is_without_readers)
+                .dropping_all(job_hooks.drops_all),
+            job_hooks,
             below,
             split,
             outputs,
@@ -180,12 +180,12 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Takes in the entry under the cursor.
     fn read(&mut self, entries: &mut MergeIter<MergeInput>) -> Result<()> {
         let present = entries.current().present();
-        match self.stages.inject {
+        match self.job_hooks.inject {
             None => self.take(&present)?,
-            Some(inject) => self.take_struck(&present, &**inject)?,
+            Some(inject) => self.take_injected(&present, &**inject)?,
         }
         // Faults of an earlier entry, found between two keys, are not faults of this one.
-        let is_damaged = self.stages.takes_inputs
+        let is_damaged = self.job_hooks.takes_inputs
             && self.faults.first().is_some_and(|fault| fault.at == present.at);
         if is_damaged { self.read_again(entries) } else { Ok(()) }
     }
@@ -207,17 +207,17 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// Takes in an entry as a fault of memory leaves it, for tests.
     #[cold]
-    fn take_struck(&mut self, present: &JobEntry<'_>, inject: &Inject) -> Result<()> {
+    fn take_injected(&mut self, present: &JobEntry<'_>, inject: &Inject) -> Result<()> {
         let JobEntry { entry, at, verified, value_sum } = *present;
         let Entry { key, value, seq, stored_seq, kind, hidden } = entry;
         let key = key.to_vec();
         let value = value.to_vec();
         let mut owned = OwnedEntry { key, seq: stored_seq, kind, value, verified: true };
         inject(at, &mut owned);
-        let OwnedEntry { key, seq: struck_seq, kind, value, .. } = &owned;
+        let OwnedEntry { key, seq: injected_seq, kind, value, .. } = &owned;
         // An ingested file's entries all count under the file's sequence number.
-        let seq = if seq == stored_seq { *struck_seq } else { seq };
-        let stored_seq = *struck_seq;
+        let seq = if seq == stored_seq { *injected_seq } else { seq };
+        let stored_seq = *injected_seq;
         let kind = *kind;
         let entry = Entry { key, seq, stored_seq, kind, value, hidden };
         // The checksums of the undamaged entry are passed on: a real fault comes after the block was
@@ -237,17 +237,16 @@ impl<'a, 'o> Writing<'a, 'o> {
         self.under_way = UnderWay { value_sum: *value_sum, ..UnderWay::default() };
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
-        if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
+        if let Some(sealing) =
+            self.job_hooks.sealing.as_mut().filter(|_| self.job_hooks.takes_inputs)
+        {
             self.under_way.verified_sum = verified.as_ref().map(|verified| verified.note);
             let taken = match verified {
                 Some(verified) => sealing
                     .call("input", |it| it.input(entry, at, Some(verified), &mut self.faults))?,
                 None => self.take_input(entry, at)?,
             };
-            if taken == Input::Take {
-                return Ok(());
-            }
-            if self.is_over() {
+            if taken == Input::Take || self.is_over() {
                 return Ok(());
             }
         } else if entry.hidden {
@@ -319,12 +318,13 @@ impl<'a, 'o> Writing<'a, 'o> {
     fn keep(&mut self, entry: Entry<'_>, newer: SeqNo) -> Result<()> {
         // A poison stays whatever a filter decides: without it the damage would be hidden.
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
-        self.under_way.seen_by = self.stages.seen_by(entry.seq, newer);
+        self.under_way.seen_by = self.job_hooks.seen_by(entry.seq, newer);
         let decision =
-            if self.stages.deciding.is_empty() || !decidable || self.under_way.seen_by.is_some() {
+            if self.job_hooks.deciding.is_empty() || !decidable || self.under_way.seen_by.is_some()
+            {
                 None
             } else {
-                self.stages.decide(entry)?
+                self.job_hooks.decide(entry)?
             };
         match decision {
             None | Some(Decision::Keep) => self.relocate(entry),
@@ -336,7 +336,7 @@ impl<'a, 'o> Writing<'a, 'o> {
                 self.drop_handle(entry);
                 // Without a tombstone an older version would come back to light: one below, or
                 // one that a snapshot keeps alive.
-                let kept = self.stages.snapshots.first().is_some_and(|first| *first < entry.seq);
+                let kept = self.job_hooks.snapshots.first().is_some_and(|first| *first < entry.seq);
                 if kept || self.below.may_lie_below(entry.key) {
                     let kind = EntryKind::Tombstone;
                     return self.write(Entry { kind, value: &[], ..entry }, None);
@@ -378,12 +378,12 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// The store that may have another place for the value of a survivor. Flushes have none: the
     /// log may name the handle yet. A flush that begins the log again has one for values in doubt.
     fn relocation_store(&self, entry: Entry<'_>) -> Option<(&AttachedStore, RelocationJob)> {
-        let store = self.stages.hooks.store.as_deref()?;
-        let may_relocate = self.stages.may_relocate;
+        let store = self.job_hooks.hooks.store.as_deref()?;
+        let may_relocate = self.job_hooks.may_relocate;
         let job = if may_relocate { RelocationJob::Compaction } else { RelocationJob::Rescue };
         let movable = match entry.kind {
             EntryKind::Handle => {
-                may_relocate || self.stages.rescues && store.is_in_doubt(entry.value)
+                may_relocate || self.job_hooks.rescues && store.is_in_doubt(entry.value)
             }
             EntryKind::Value => {
                 may_relocate && !entry.hidden && store.wants(entry.value.len() as u64)
@@ -396,8 +396,8 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Notes a handle that no table has named yet, whether it survives or not.
     fn note_first_flush(&mut self, entry: Entry<'_>) {
         if entry.kind == EntryKind::Handle
-            && self.stages.hooks.store.is_some()
-            && self.stages.kind == JobKind::Flush
+            && self.job_hooks.hooks.store.is_some()
+            && self.job_hooks.kind == JobKind::Flush
         {
             let key = entry.key.to_vec();
             let handle = entry.value.to_vec();
@@ -406,7 +406,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     fn drop_handle(&mut self, entry: Entry<'_>) {
-        if entry.kind == EntryKind::Handle && self.stages.hooks.store.is_some() {
+        if entry.kind == EntryKind::Handle && self.job_hooks.hooks.store.is_some() {
             self.values.dropped.push(entry.value.to_vec());
         }
     }
@@ -433,8 +433,9 @@ impl<'a, 'o> Writing<'a, 'o> {
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
         // would make the table due again and again.
         let UnderWay { kept_for, seen_by, .. } = self.under_way;
-        let kept_for = kept_for.filter(|kept| self.stages.registered().binary_search(kept).is_ok());
-        let expires = self.stages.expires(entry, seen_by.is_some())?;
+        let kept_for =
+            kept_for.filter(|kept| self.job_hooks.registered().binary_search(kept).is_ok());
+        let expires = self.job_hooks.expires(entry, seen_by.is_some())?;
         match expires {
             None => {}
             Some(Expires::At(at)) => self.outputs.expiries().note(at),
@@ -451,7 +452,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
         self.keys.note_read(key);
         // Memtables have no two entries with one key and number, and a value may be long.
-        if self.stages.kind != JobKind::Flush {
+        if self.job_hooks.kind != JobKind::Flush {
             self.last_value.set(value);
         }
     }

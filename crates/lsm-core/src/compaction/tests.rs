@@ -39,11 +39,11 @@ fn print(job: &Compaction) -> String {
 fn check(drawing: &str, expected: &[&str]) {
     let version = draw(drawing);
     let mut busy = Busy::default();
-    let mut cursors = Cursors::default();
+    let mut pointers = CompactPointers::default();
     let mut jobs = Vec::new();
-    while let Some(job) = picker(&version, &busy, &cursors).pick() {
+    while let Some(job) = picker(&version, &busy, &pointers).pick() {
         busy.claim(&job);
-        cursors.advance(&job);
+        pointers.advance(&job);
         jobs.push(print(&job));
     }
     assert_eq!(jobs, expected, "{drawing}");
@@ -51,11 +51,15 @@ fn check(drawing: &str, expected: &[&str]) {
 
 static NONE: std::collections::BTreeSet<FileNo> = std::collections::BTreeSet::new();
 
-fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
+fn picker<'a>(
+    version: &'a PartitionVersion,
+    busy: &'a Busy,
+    pointers: &'a CompactPointers,
+) -> Picker<'a> {
     Picker {
         version,
         busy,
-        cursors,
+        pointers,
         oldest_snapshot: SeqNo::MAX,
         joined: &|_, _| false,
         rewrite_before: None,
@@ -124,11 +128,11 @@ fn each_part_of_a_level_has_its_turn() {
          L6: 11:a-b*500 12:c-d*500 13:e-f*500",
     );
     let busy = Busy::default();
-    let mut cursors = Cursors::default();
+    let mut pointers = CompactPointers::default();
     for expected in ["L5[1] L6[11]", "L5[2] L6[12]", "L5[3] L6[13]", "L5[1] L6[11]"] {
-        let job = picker(&version, &busy, &cursors).pick().unwrap();
+        let job = picker(&version, &busy, &pointers).pick().unwrap();
         assert_eq!(print(&job), format!("{expected} -> L6 Merge Size bottom"));
-        cursors.advance(&job);
+        pointers.advance(&job);
     }
 }
 
@@ -151,23 +155,23 @@ fn tombstone_heavy_tables_go_first_and_vanish_at_the_bottom() {
 fn an_elision_waits_for_snapshots_and_never_runs_twice() {
     let version = draw("L6: 1:a-c!90");
     let busy = Busy::default();
-    let mut cursors = Cursors::default();
-    let pick = |oldest, cursors: &Cursors| {
-        Picker { oldest_snapshot: seq(oldest), ..picker(&version, &busy, cursors) }.pick()
+    let mut pointers = CompactPointers::default();
+    let pick = |oldest, pointers: &CompactPointers| {
+        Picker { oldest_snapshot: seq(oldest), ..picker(&version, &busy, pointers) }.pick()
     };
-    assert!(pick(9, &cursors).is_none(), "a snapshot is older than the tombstones");
-    let job = pick(10, &cursors).expect("nobody needs them");
-    cursors.finished(&job, [FileNo(1)]);
-    assert!(pick(10, &cursors).is_none(), "what is left cannot go");
+    assert!(pick(9, &pointers).is_none(), "a snapshot is older than the tombstones");
+    let job = pick(10, &pointers).expect("nobody needs them");
+    pointers.finished(&job, [FileNo(1)]);
+    assert!(pick(10, &pointers).is_none(), "what is left cannot go");
 }
 
 #[test]
 fn neighbours_that_a_filter_joins_share_a_job() {
     let version = draw("L5: 4:a-b*3000 5:c-d 6:e-f\nL6: 1:a-b*500 2:c-d*600");
     let busy = Busy::default();
-    let cursors = Cursors::default();
+    let pointers = CompactPointers::default();
     let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"c");
-    let job = Picker { joined: &joined, ..picker(&version, &busy, &cursors) }.pick().unwrap();
+    let job = Picker { joined: &joined, ..picker(&version, &busy, &pointers) }.pick().unwrap();
     assert_eq!(print(&job), "L5[4,5] L6[1,2] -> L6 Merge Size bottom");
 }
 
@@ -175,30 +179,30 @@ fn neighbours_that_a_filter_joins_share_a_job() {
 fn no_one_writes_where_a_running_job_may_put_a_table() {
     let before = draw("L0: 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
     let mut busy = Busy::default();
-    let cursors = Cursors::default();
+    let pointers = CompactPointers::default();
     let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"m");
-    let job = Picker { joined: &joined, ..picker(&before, &busy, &cursors) }.pick().unwrap();
+    let job = Picker { joined: &joined, ..picker(&before, &busy, &pointers) }.pick().unwrap();
     assert_eq!(print(&job), "L0[9,8] L6[1,2] -> L6 Merge Level0 bottom");
     busy.claim(&job);
     // Between the two tables of level 6 there is none, but a new one may span the gap.
     let after = draw("L0: 11:f-g 10:f-g 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
-    assert!(picker(&after, &busy, &cursors).pick().is_none());
+    assert!(picker(&after, &busy, &pointers).pick().is_none());
     let waits =
-        picker(&after, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean);
+        picker(&after, &busy, &pointers).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean);
     assert!(matches!(waits, RangePick::Blocked));
     busy.release(&job);
-    assert!(picker(&after, &busy, &cursors).pick().is_some() && busy.is_empty());
+    assert!(picker(&after, &busy, &pointers).pick().is_some() && busy.is_empty());
 }
 
 #[test]
 fn a_range_goes_to_the_bottom_step_by_step() {
     let version = draw("L0: 9:a-c 8:x-z\nL5: 5:b-d 6:e-f\nL6: 1:a-b 2:c-d!1");
     let mut busy = Busy::default();
-    let cursors = Cursors::default();
+    let pointers = CompactPointers::default();
     let mut jobs = Vec::new();
     let range = UserRange::new(b"a", b"d");
     loop {
-        match picker(&version, &busy, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean) {
+        match picker(&version, &busy, &pointers).pick_range(range, SeqNo::MAX, Finish::Clean) {
             RangePick::Due(job) => {
                 busy.claim(&job);
                 jobs.push(print(&job));
@@ -211,14 +215,14 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
     let none = Busy::default();
     let RangePick::Due(job) =
-        picker(&version, &none, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean)
+        picker(&version, &none, &pointers).pick_range(range, SeqNo::MAX, Finish::Clean)
     else {
         panic!("a tombstone is left")
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
     assert!(matches!(
-        picker(&version, &none, &cursors).pick_range(outside, SeqNo::MAX, Finish::Clean),
+        picker(&version, &none, &pointers).pick_range(outside, SeqNo::MAX, Finish::Clean),
         RangePick::Done
     ));
 }
@@ -243,9 +247,9 @@ fn debt_is_zero_when_every_level_has_its_size() {
 fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
     let busy = Busy::default();
-    let cursors = Cursors::default();
+    let pointers = CompactPointers::default();
     let RangePick::Due(job) =
-        picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean)
+        picker(&version, &busy, &pointers).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean)
     else {
         panic!("level 5 is not the last")
     };
@@ -321,15 +325,15 @@ fn a_clear_shadows_every_key_for_readers_that_see_it() {
 /// The tables that are deleted unread.
 fn dropped_whole(version: &PartitionVersion, held: &[u64]) -> Vec<u64> {
     let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
-    let cursors = Cursors::default();
+    let pointers = CompactPointers::default();
     let busy = Busy::default();
-    let job = Picker { held: &held, ..picker(version, &busy, &cursors) }.pick();
+    let job = Picker { held: &held, ..picker(version, &busy, &pointers) }.pick();
     let job = job.filter(|job| job.method == Method::Drop);
     job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0)).collect()
 }
 
 #[test]
-fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
+fn tables_below_a_clear_are_dropped_whole_unless_a_snapshot_sees_them() {
     fn check(held: &[u64], dropped: &[u64]) {
         // The number of a table is a tenth of the sequence of all of its entries.
         let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");
@@ -403,7 +407,7 @@ fn the_older_of_a_clear_and_a_range_hides_an_entry_first() {
 }
 
 #[test]
-fn tables_below_deleted_ranges_are_let_go_of_whole() {
+fn tables_below_deleted_ranges_are_dropped_whole() {
     fn check(held: &[u64], spans: &[(&str, &str, u64)], dropped: &[u64]) {
         // The number of a table is a tenth of the sequence of all of its entries.
         let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");

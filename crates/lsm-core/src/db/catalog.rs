@@ -247,7 +247,7 @@ impl Catalog {
 
     /// Takes over files, with their lengths in bytes, to delete them: each was dropped by a durable edit, or
     /// named by one that is known to have failed. Allowed under any lock.
-    pub(super) fn let_go(&self, files: Vec<(FileName, u64)>) {
+    pub(super) fn make_obsolete(&self, files: Vec<(FileName, u64)>) {
         // The number may be that of an edit after the one that dropped the files: then a lease holds them
         // until it is renewed once more.
         self.obsolete.add_files(self.durable_edit(), files);

@@ -20,7 +20,7 @@ pub(super) fn clear_seqs_added(
 
 /// Removes from `changes` the clear sequences below which nothing will lie, and drops such clear sequences of
 /// `partition`. In the edit that makes them useless: every read looks at the existing clear sequences.
-pub(super) fn settle_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<Change>) {
+pub(super) fn update_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<Change>) {
     let has_added = changes.iter().any(|change| matches!(change, Change::ClearSeqAdded { .. }));
     if (partition.clear_seqs.is_empty() && !has_added) || will_have_gaps(partition, changes) {
         return;
@@ -32,10 +32,9 @@ pub(super) fn settle_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<
         Change::ClearSeqAdded { seq, .. } => oldest < *seq,
         _ => true,
     });
-    let settled = partition.clear_seqs.all().iter().filter(|clear_seq| oldest >= **clear_seq);
+    let spent = partition.clear_seqs.all().iter().filter(|clear_seq| oldest >= **clear_seq);
     changes.extend(
-        settled
-            .map(|clear_seq| Change::ClearSeqRemoved { partition: partition.id, seq: *clear_seq }),
+        spent.map(|clear_seq| Change::ClearSeqRemoved { partition: partition.id, seq: *clear_seq }),
     );
 }
 
@@ -88,9 +87,9 @@ mod tests {
 
     /// The number of a table is a tenth of its only sequence number.
     fn check(version: &PartitionVersion, changes: Vec<Change>, expected: &[Change]) {
-        let mut settled = changes.clone();
-        settle_clear_seqs(version, &mut settled);
-        assert_eq!(settled, expected, "from {changes:?}");
+        let mut spent = changes.clone();
+        update_clear_seqs(version, &mut spent);
+        assert_eq!(spent, expected, "from {changes:?}");
     }
 
     fn added(n: u64) -> Change {

@@ -93,7 +93,7 @@ pub(super) fn hold(
 ///
 /// # Errors
 /// The last one of `begin`.
-pub(super) fn settled<T>(mut begin: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) fn until_unchanged<T>(mut begin: impl FnMut() -> Result<T>) -> Result<T> {
     let mut retries = Retries::new(LOOKS);
     loop {
         match begin() {

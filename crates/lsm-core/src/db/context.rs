@@ -46,7 +46,7 @@ pub(super) struct DbContext {
     pub(super) wishes: StoreWishes,
 }
 
-/// The options of an open database, and the memory and hooks that its parts share. Nothing of it is replaced.
+/// The options of an open database, and the memory and hooks that its parts share. Fixed after the open.
 pub(super) struct Setup {
     pub(super) options: Options,
     /// The means to open tables.
@@ -62,7 +62,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Of a database with this write memory.
+    /// The setup of a database whose memtables take their memory from `memory`.
     pub(super) fn new(
         options: Options,
         tables: Arc<TableContext>,

@@ -11,13 +11,13 @@
 use std::sync::Arc;
 
 use super::catalog::Catalog;
-use super::clear_seqs::settle_clear_seqs;
+use super::clear_seqs::update_clear_seqs;
 use super::gaps::spent_gaps;
 use super::job_parts::JobParts;
 use super::jobs::Jobs;
 use super::log::Log;
 use super::removal::Removal;
-use super::spans::{ErasedTables, settle_spans};
+use super::spans::{ErasedTables, update_spans};
 use super::stall::Stall;
 use super::values::BlobGcGoals;
 use crate::compaction::Erased;
@@ -128,7 +128,7 @@ impl Installer {
         if let Err(error) = &synced
             && !is_out_of_handles(error)
         {
-            self.log.begin_again(error);
+            self.log.fail(error.clone());
         }
         synced
     }
@@ -169,14 +169,14 @@ impl Installer {
     }
 
     /// Adds and removes the clears and deleted ranges that hide something after an edit, or nothing.
-    fn settle_deletions(
+    fn update_deletions(
         &self,
         current: &PartitionVersion,
         changes: &mut Vec<Change>,
         erased: ErasedTables<'_>,
     ) {
-        settle_clear_seqs(current, changes);
-        settle_spans(current, changes, erased, &self.jobs.span_readers());
+        update_clear_seqs(current, changes);
+        update_spans(current, changes, erased, &self.jobs.span_readers());
     }
 
     /// Makes changes of a partition durable and installs them in its view. `Ok(false)` if the
@@ -206,7 +206,7 @@ impl Installer {
         };
         changes.extend(self.spent_gaps(partition, current, &removed, made, &clear_of));
         let erased = ErasedTables { made, erased: &erased };
-        self.settle_deletions(current, &mut changes, erased);
+        self.update_deletions(current, &mut changes, erased);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = store.map(|store| store.call("edit", |store| store.edit(values.edit())));

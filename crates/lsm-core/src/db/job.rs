@@ -133,10 +133,11 @@ impl JobRunner {
     ) -> Result<JobTables> {
         let StartedJob { version, hooks, snapshots, .. } = job;
         let JobSnapshots { respected, registered } = snapshots;
-        let stages = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
+        let job_hooks = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
         let unix_time = self.calendar.unix_time();
-        let stages = stages.rescuing(job.rescues);
-        let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
+        let job_hooks = job_hooks.rescuing(job.rescues);
+        let job_hooks =
+            job_hooks.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
         let repaired = match merge.is_repair() && hooks.verifying().is_some() {
             // A partition that was dropped needs no repair.
             true => self.catalog.with_id(version.id),
@@ -149,7 +150,7 @@ impl JobRunner {
         let context = RunContext {
             factory,
             tables,
-            stages,
+            job_hooks,
             // First, since a merge that it runs may make this one unwanted.
             should_stop: &|written| {
                 should_stop() || self.pay(priority, &paid, written, should_stop)

@@ -328,7 +328,7 @@ impl Jobs {
             Ok(outputs) => {
                 claim.busy.release(compaction);
                 claim.forget_repairs(partition);
-                claim.cursors.finished(compaction, outputs.iter().map(|meta| meta.file));
+                claim.pointers.finished(compaction, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
                 // The claim stays. The inputs would fail again, and every new attempt would read

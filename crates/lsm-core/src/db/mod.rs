@@ -27,7 +27,6 @@ mod compaction;
 mod concurrent_reader;
 mod context;
 mod durable;
-mod epoch;
 pub(crate) mod errors;
 mod events;
 mod exchange;

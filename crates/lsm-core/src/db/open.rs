@@ -270,7 +270,7 @@ impl Builder {
         let found = DbFolder::find(fs, &dir, access, self.takes_over, self.expected)?;
         let DbFolder { fs, dir, lock, mut missing, writer_epoch } = found;
         let cache = block_cache(resources.as_ref(), &options);
-        let folder = Start {
+        let args = OpenArgs {
             fs: &fs,
             dir: &dir,
             clock: &clock,
@@ -284,8 +284,8 @@ impl Builder {
             missing: &missing,
             writer_epoch: writer_epoch.as_ref(),
         };
-        let (context, hooks, begun) = folder.start(&mut *random)?;
-        let RecoveredState { versions, last_seq, memtables, segments, orphans, cursor } = begun;
+        let (context, hooks, recovered) = args.start(&mut *random)?;
+        let RecoveredState { versions, last_seq, memtables, segments, orphans, cursor } = recovered;
         let version = versions.current().clone();
         let memory = WriteMemory::of(resources.as_ref(), &options, &context.clock);
         let obsolete = context.obsolete_files(&options);
@@ -330,7 +330,7 @@ impl Builder {
 }
 
 /// A folder, and what it is opened with.
-struct Start<'a> {
+struct OpenArgs<'a> {
     fs: &'a Arc<dyn Fs>,
     dir: &'a Path,
     clock: &'a Arc<dyn Clock>,
@@ -346,12 +346,14 @@ struct Start<'a> {
     writer_epoch: Option<&'a WriterEpoch>,
 }
 
-impl Start<'_> {
-    /// As [`Start::begin`], again and again while a writer changes what is read.
+impl OpenArgs<'_> {
+    /// As [`OpenArgs::begin`], again and again while a writer changes what is read.
     fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<StartedParts> {
         match concurrent_reader::other_writer(self.fs, self.dir, self.missing) {
             None => self.begin(random, None),
-            Some(other) => concurrent_reader::settled(|| self.begin(random, Some(other.clone()))),
+            Some(other) => {
+                concurrent_reader::until_unchanged(|| self.begin(random, Some(other.clone())))
+            }
         }
     }
 
@@ -361,7 +363,7 @@ impl Start<'_> {
         random: &mut dyn FnMut() -> u64,
         other: Option<OtherWriter>,
     ) -> Result<StartedParts> {
-        let Start {
+        let OpenArgs {
             fs,
             dir,
             clock,
@@ -383,32 +385,32 @@ impl Start<'_> {
             None => fork_for_reading(&files, dir)?,
         };
         let is_forked = fork.is_some();
-        let mut opening = match fork {
+        let mut plan = match fork {
             Some(fork) => OpenPlan::of_fork(&**fs, dir, fork)?,
             // A reader gets no random numbers, so it cannot make a database.
             None => OpenPlan::read(&**fs, dir, is_writing.then_some(random))?,
         };
         if is_writing {
             // Under the lock, and before anything is written: the look before the lock may be outdated.
-            expected.check(dir, is_forked || opening.recovered.is_some())?;
+            expected.check(dir, is_forked || plan.recovered.is_some())?;
         }
-        opening.claim = writer_epoch.and_then(WriterEpoch::claim);
-        let mut context = opening.context(fs, dir, clock, files, !is_writing, events.queue())?;
+        plan.claim = writer_epoch.and_then(WriterEpoch::claim);
+        let mut context = plan.context(fs, dir, clock, files, !is_writing, events.queue())?;
         context.other = other;
-        let hooks = opening.hooks(&context, provider)?;
-        let begun = match access {
-            OpenMode::Writing => opening.begin_epoch(&context, options, &hooks)?,
-            OpenMode::WithLiveWriter if skips_log => opening.without_log(&context, options),
+        let hooks = plan.hooks(&context, provider)?;
+        let recovered = match access {
+            OpenMode::Writing => plan.begin_epoch(&context, options, &hooks)?,
+            OpenMode::WithLiveWriter if skips_log => plan.without_log(&context, options),
             OpenMode::WithLiveWriter if !is_forked => {
-                let committed = opening.committed(&**fs, dir)?;
-                opening.replay_into_memory(&context, options, &hooks, Some(&committed))?
+                let committed = plan.committed(&**fs, dir)?;
+                plan.replay_into_memory(&context, options, &hooks, Some(&committed))?
             }
             // After a fence nothing more is committed.
             OpenMode::Reading | OpenMode::WithLiveWriter => {
-                opening.replay_into_memory(&context, options, &hooks, None)?
+                plan.replay_into_memory(&context, options, &hooks, None)?
             }
         };
-        Ok((context, hooks, begun))
+        Ok((context, hooks, recovered))
     }
 }
 

@@ -129,14 +129,14 @@ impl WriterEpoch {
     pub(super) fn fork(&self, files: &Arc<OpenFiles>, dir: &Path) -> Result<Option<Fork>> {
         match self.claim {
             Some(claim) if !is_done(files.fs(), dir, claim)? => {
-                self.settle(files, dir, claim).map(Some)
+                self.make_fork(files, dir, claim).map(Some)
             }
             _ => Ok(None),
         }
     }
 
     /// Fences the process that may still write, and makes the fork, unless it exists.
-    fn settle(&self, files: &Arc<OpenFiles>, dir: &Path, claim: Epoch) -> Result<Fork> {
+    fn make_fork(&self, files: &Arc<OpenFiles>, dir: &Path, claim: Epoch) -> Result<Fork> {
         let fs = files.fs();
         // It was made after a fence, by the only holder of this lock.
         if let Some(fork) = Fork::read(fs, dir, claim)? {
@@ -247,8 +247,8 @@ fn fork_at(
     recovered.check_writable(dir)?;
     let cut = match settled {
         Some(settled) => {
-            let opening = OpenPlan::of_version(fs, dir, recovered.version.clone())?;
-            Some(opening.place_in_log(&LogFiles { files, dir }, Lsn(settled.end))?)
+            let plan = OpenPlan::of_version(fs, dir, recovered.version.clone())?;
+            Some(plan.place_in_log(&LogFiles { files, dir }, Lsn(settled.end))?)
         }
         None => None,
     };

@@ -13,6 +13,7 @@
 
 mod log;
 mod orphans;
+mod tables;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,6 @@ pub(super) use orphans::OrphanFiles;
 
 use super::catalog::DEFAULT;
 use super::context::DbContext;
-use super::epoch::{Tables, store_sections};
 use super::hook_binding::{HooksOf, resolve};
 use super::log::KeepLimits;
 use crate::clock::Clock;
@@ -42,6 +42,7 @@ use crate::version::{
     apply, next_free, recover,
 };
 use crate::wal::{LogPlace, SEGMENT_HEADER_BYTES};
+use tables::{ReplayedTables, store_sections};
 
 /// Returns an error if half of the numbers are used. Numbers only grow, and running out of them
 /// would be a panic in the middle of a write. No real database uses half of them; one that claims
@@ -175,14 +176,14 @@ impl OpenPlan {
     /// # Errors
     /// Those of the file system.
     pub(super) fn of_fork(fs: &dyn Fs, dir: &Path, fork: Fork) -> Result<OpenPlan> {
-        let mut opening = OpenPlan::of_version(fs, dir, fork.version)?;
-        let manifests = opening.names.iter().copied();
+        let mut plan = OpenPlan::of_version(fs, dir, fork.version)?;
+        let manifests = plan.names.iter().copied();
         let manifests = manifests.filter(|name| name.kind == FileKind::Manifest);
         let manifests = manifests.filter(|name| *name != fork.generation);
         // Those of the new epoch were made by a process that died before it used them.
         let (older, garbage) = manifests.partition(|name| name.epoch < fork.begins);
-        opening.recovered = Some(Recovered {
-            version: opening.version.clone(),
+        plan.recovered = Some(Recovered {
+            version: plan.version.clone(),
             generation: fork.generation,
             end: 0,
             older,
@@ -191,8 +192,8 @@ impl OpenPlan {
             writable: true,
             has_derived_salts: fork.has_derived_salts,
         });
-        opening.fork = Some(ForkEnd { begins: fork.begins, cut: fork.cut });
-        Ok(opening)
+        plan.fork = Some(ForkEnd { begins: fork.begins, cut: fork.cut });
+        Ok(plan)
     }
 
     /// The context of the new epoch.
@@ -274,7 +275,7 @@ impl OpenPlan {
         // A database that is being opened has no statistics yet.
         let later = Some(SyncLater::new(options.open_files_max));
         let factory = TableFactory { later, under_way: None, ..context.factory() };
-        let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
+        let mut tables = ReplayedTables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
             self.replay(&LogFiles::of(context), bytes_max, hooks, |full| tables.write(full))?;

@@ -45,7 +45,7 @@ pub(super) struct Scheduler {
     stall: Arc<Stall>,
     background: Arc<Background>,
     ownership: Arc<Ownership>,
-    /// Of the memory of many databases, if they share it.
+    /// The database's share of a write buffer that several databases have in common.
     share: Option<Arc<BudgetShare>>,
 }
 

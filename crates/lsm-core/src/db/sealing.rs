@@ -36,7 +36,7 @@ pub(super) struct MemtableLimits {
     /// A memtable that pins so much of the log is sealed.
     pub(super) wal_bytes_max: u64,
     pub(super) slabs: Arc<SlabPool>,
-    /// Of the memory of many databases, if they share it.
+    /// The database's share of a write buffer that several databases have in common.
     pub(super) share: Option<Arc<BudgetShare>>,
     /// Value stores ask here for flushes.
     pub(super) wishes: StoreWishes,
@@ -51,7 +51,7 @@ impl CommitEnv for MemtableSealer {
             if section.partition.is_doubtful() {
                 // A drop that may be on disk is finished or ruled out first: a write that is
                 // acknowledged now would be lost at the next open if the drop counts.
-                self.settle(&section.partition)?;
+                self.rule_out_drop(&section.partition)?;
             }
             section.check_rules()?;
             section.check_values()?;
@@ -186,7 +186,7 @@ impl MemtableSealer {
     /// Makes durable that a partition whose drop failed still exists: an edit goes into a manifest
     /// generation that does not have the drop. Under the commit path's lock.
     #[cold]
-    fn settle(&self, partition: &PartitionState) -> Result<()> {
+    fn rule_out_drop(&self, partition: &PartitionState) -> Result<()> {
         self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;
         partition.set_doubtful(false);
         Ok(())

@@ -41,7 +41,7 @@ pub(super) struct ErasedTables<'a> {
 ///
 /// # Cost
 /// For each deleted range, a look at the tables of level 0, and in deeper levels at those in the range.
-pub(super) fn settle_spans(
+pub(super) fn update_spans(
     partition: &PartitionVersion,
     changes: &mut Vec<Change>,
     erased: ErasedTables<'_>,
@@ -61,11 +61,11 @@ pub(super) fn settle_spans(
     let needed = (!covering.is_empty() && !partition.spans.is_empty())
         .then(|| partition.spans.and(&covering).distinguished_by(&readers.held).numbers());
     let all = partition.spans.list().into_iter();
-    let settled = all.filter(|span| {
+    let spent = all.filter(|span| {
         needed.as_ref().is_some_and(|needed| !needed.contains(&span.seq))
             || (span.seq <= oldest_snapshot && !after.may_be_below(span))
     });
-    changes.extend(settled.map(|span| Change::SpanRemoved { partition: partition.id, span }));
+    changes.extend(spent.map(|span| Change::SpanRemoved { partition: partition.id, span }));
 }
 
 /// The deleted ranges that `changes` add.
@@ -129,7 +129,7 @@ mod tests {
         DeletedRange { start, end: Some(end), seq: seq(n) }
     }
 
-    /// Above a table that no range covers: none of them is settled.
+    /// Above a table that no range covers: none of them is spent.
     fn check(
         held: &[u64],
         before: &[(&str, &str, u64)],
@@ -149,7 +149,7 @@ mod tests {
         let oldest = held.first().copied().unwrap_or(seq(99));
         let erased = Erased::default();
         let tables = ErasedTables { made: &[], erased: &erased };
-        settle_spans(&version, &mut changes, tables, &SpanReaders { held, oldest });
+        update_spans(&version, &mut changes, tables, &SpanReaders { held, oldest });
         assert_eq!(changes, expected);
     }
 

@@ -92,7 +92,7 @@ impl LogEnv for TestEnv {
         }
     }
 
-    fn let_go(&self, files: Vec<(FileName, u64)>) {
+    fn make_obsolete(&self, files: Vec<(FileName, u64)>) {
         self.gone.lock().extend(files.into_iter().map(|(name, _)| name.to_string()));
     }
 

@@ -55,7 +55,7 @@ fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> b
 
 /// The hull of the tables in which entries may be shadowed: by a table of another level, or since a
 /// snapshot was released.
-fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<KeySpan> {
+fn shadowed(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<KeySpan> {
     let mut hull = None;
     for (level, table) in version.tables() {
         let meta = &table.meta;
@@ -136,7 +136,7 @@ impl ValueReclaimer {
                 continue;
             }
             // The memtable first: no compaction sees a deletion that is only in memory.
-            if self.flush_by_age(&partition) || self.settle_values(&partition, store)? {
+            if self.flush_by_age(&partition) || self.step_to_goal(&partition, store)? {
                 return Ok(true);
             }
             if self.goals.goal(partition.id).is_none() {
@@ -159,11 +159,7 @@ impl ValueReclaimer {
     }
 
     /// Takes one step towards the goal of a partition, if it has one or should have.
-    fn settle_values(
-        &self,
-        partition: &Arc<PartitionState>,
-        store: &AttachedStore,
-    ) -> Result<bool> {
+    fn step_to_goal(&self, partition: &Arc<PartitionState>, store: &AttachedStore) -> Result<bool> {
         let mut present = self.goals.goal(partition.id);
         loop {
             if let Some(goal) = &present {
@@ -201,7 +197,7 @@ impl ValueReclaimer {
         let version = partition.view().version.clone();
         let idle_state =
             self.goals.idle_state(partition.id, version.flushed_through, self.background.now());
-        let overlaps = idle_state == IdleState::Unsettled;
+        let overlaps = idle_state == IdleState::Unmerged;
         if idle_state != IdleState::Busy
             && let Some(goal) = self.settling_goal(&version, overlaps)
         {
@@ -227,9 +223,9 @@ impl ValueReclaimer {
         }
     }
 
-    /// The goal of merging shadowed entries with those that shadow them, see [`unsettled`].
+    /// The goal of merging shadowed entries with those that shadow them, see [`shadowed`].
     pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
-        let span = unsettled(version, &self.jobs.held_snapshots(), overlaps)?;
+        let span = shadowed(version, &self.jobs.held_snapshots(), overlaps)?;
         Some(Goal { span, through: self.runner.commit.visible_seq(), moves: None })
     }
 

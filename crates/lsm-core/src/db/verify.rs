@@ -6,7 +6,7 @@
 //! nothing.
 //!
 //! ```text
-//! plan (files.rs) -> each file in the order of the numbers -> damage; progress and pace are sweep.rs's
+//! plan (files.rs) -> each file in the order of the numbers -> damage; progress and pace: storage's `sweep.rs`
 //! ```
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The manifest of a folder that another process writes, at first and after each change.
 //!
-//! Called by `builder.rs` and `tail.rs`. It must never return a state whose end may still be refused.
+//! Called by `options.rs` and `position.rs`. It must never return a state whose end may still be refused.
 
 use std::path::Path;
 use std::time::Duration;

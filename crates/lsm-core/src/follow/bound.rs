@@ -1,7 +1,7 @@
 //! [`SyncExtent`] and [`SyncReach`]: the extent of a round, as its caller wants it; [`Bound`]: the end of the
 //! round, and the source that shows that everything up to there is committed.
 //!
-//! Bounds are made by `tail.rs` and used by `round.rs`.
+//! Bounds are made by `position.rs` and used by `round.rs`.
 
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::wal::Lsn;

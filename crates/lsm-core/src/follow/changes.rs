@@ -88,13 +88,13 @@ impl Inner {
     /// The manifest and the end of the commits, as of now.
     fn end_of_commits(&self) -> Result<(Arc<DbVersion>, Bound)> {
         self.tables.check_process()?;
-        let mut tail = self.tail.lock();
-        self.sync_under(&mut tail, SyncExtent::Layout, SyncReach::Committed)?;
-        let bound = tail.bound();
+        let mut position = self.position.lock();
+        self.sync_under(&mut position, SyncExtent::Layout, SyncReach::Committed)?;
+        let bound = position.bound();
         if bound.source == BoundSource::Log {
             // Otherwise the next look would walk over the same headers again.
-            tail.scan(self, &bound)?;
+            position.scan(self, &bound)?;
         }
-        Ok((tail.version().clone(), bound))
+        Ok((position.version().clone(), bound))
     }
 }

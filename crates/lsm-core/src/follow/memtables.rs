@@ -98,7 +98,7 @@ impl ReplicaMemtables {
     /// Drops memtables that a flush through `flushed` covers. Returns `false` if one is covered in
     /// part: then all must be built again, see invariant 1.
     #[must_use]
-    pub(super) fn let_go_of_flushed(&mut self, flushed: SeqNo) -> bool {
+    pub(super) fn drop_flushed(&mut self, flushed: SeqNo) -> bool {
         // A layer without operations stays: it may be the one that grows.
         self.layers.retain(|layer| layer.first.is_none() || layer.memtable.last_seq() > flushed);
         if self.layers.is_empty() {

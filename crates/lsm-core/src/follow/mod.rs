@@ -6,13 +6,13 @@
 //! consistency, waiting and threads.
 //!
 //! ```text
-//! builder.rs   opening one
+//! options.rs    opening one
 //! round.rs      one catching up: cursor, manifest, log, then the partitions that were asked for
 //! attach.rs     the manifest of a folder, at first and after each change
 //! layout.rs     which partitions there are, and their hooks
 //! verify.rs     the verification of all files
 //! changes.rs    how far the log may be shown to a feed of changes
-//! tail.rs       the places in manifest and log, and how they move on
+//! position.rs   the places in manifest and log, and how they move on
 //!   bound.rs           how far a round goes, and who says so
 //!   version/tail.rs   the manifest, edit by edit
 //!   log.rs            the log: headers in order, sections where they are wanted
@@ -39,8 +39,8 @@ mod options;
 mod partition;
 mod pinned;
 mod pins;
+mod position;
 mod round;
-mod tail;
 mod verify;
 
 use std::collections::{BTreeMap, HashMap};
@@ -70,7 +70,7 @@ pub(crate) use pinned::PinnedFiles;
 
 use partition::{Followed, PublishedView};
 use pins::Pins;
-use tail::FollowPosition;
+use position::FollowPosition;
 use verify::verify_live;
 
 /// The place that was reached.
@@ -153,7 +153,7 @@ struct Inner {
     files: Arc<OpenFiles>,
     tables: Arc<TableContext>,
     slabs: Arc<SlabPool>,
-    /// Of the log nothing is read.
+    /// The log is not read.
     follows_tables_only: bool,
     memtable_bytes_max: u64,
     /// The memtable of partitions that were not requested.
@@ -164,11 +164,11 @@ struct Inner {
 
     /// A leaf.
     partitions: RwLock<FollowedPartitions>,
-    /// Replaced as a whole at the end of a round, under `tail`.
+    /// Replaced as a whole at the end of a round, under `position`.
     present: ArcSwap<FollowerState>,
     cut: ArcSwap<CutViews>,
     /// Held over a round, and over its I/O; a reader takes it only to catch up.
-    tail: Mutex<FollowPosition>,
+    position: Mutex<FollowPosition>,
     /// Last, after everything that may wait for a lock.
     _opened: Opened,
 }
@@ -292,7 +292,7 @@ impl Follower {
     /// Opens a file, and takes a lock for a moment.
     pub fn look_for_dead_primary(&self) -> bool {
         self.inner.tables.check_process().is_ok()
-            && self.inner.tail.lock().look_for_dead_primary(&self.inner)
+            && self.inner.position.lock().look_for_dead_primary(&self.inner)
     }
 
     /// Returns the epoch that was last seen.
@@ -308,7 +308,7 @@ impl Follower {
     /// Returns whether a commit of `epoch` is in this history, as far as it is known here.
     pub fn has_commit(&self, epoch: Epoch, seq: SeqNo) -> Option<bool> {
         self.inner.tables.check_process().ok()?;
-        self.inner.tail.lock().has_commit(epoch, seq)
+        self.inner.position.lock().has_commit(epoch, seq)
     }
 
     /// Reads every live file as the primary has it now, and reports all damage. The unflushed data

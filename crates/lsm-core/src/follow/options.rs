@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use super::attach::open_manifest;
-use super::tail::FollowPosition;
+use super::position::FollowPosition;
 use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::clock::{CalendarGuard, Clock, SystemClock};
 use crate::db::Resources;
@@ -116,7 +116,7 @@ impl FollowOptions {
             partitions: RwLock::default(),
             present: ArcSwap::from_pointee(present),
             cut: ArcSwap::default(),
-            tail: Mutex::new(FollowPosition::new(manifest, lease)),
+            position: Mutex::new(FollowPosition::new(manifest, lease)),
             _opened: opened,
         });
         let follower = Follower { inner };

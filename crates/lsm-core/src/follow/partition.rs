@@ -76,10 +76,10 @@ pub(super) struct Followed {
     pub(super) name: Arc<str>,
     pub(super) logged: bool,
     key_form: KeyForm,
-    /// Replaced as a whole under the tail's lock, when an edit has changed them. A view has those
+    /// Replaced as a whole under the lock of the position, when an edit has changed them. A view has those
     /// of its own version.
     hooks: ArcSwap<FollowedHooks>,
-    /// Replaced as a whole under the tail's lock.
+    /// Replaced as a whole under the lock of the position.
     shown: ArcSwap<PublishedView>,
     /// The place in the log before which `shown` is complete. A statistic: relaxed.
     reach: AtomicU64,
@@ -90,7 +90,7 @@ pub(super) struct Followed {
 pub(super) struct FollowedHooks {
     records: Arc<[HookRecord]>,
     resolved: Arc<PartitionHooks>,
-    /// The last edit that was passed to the value store; changed under the tail's lock.
+    /// The last edit that was passed to the value store; changed under the lock of the position.
     store_edit: AtomicU64,
 }
 

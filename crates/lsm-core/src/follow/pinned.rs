@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::log::LogTail;
-use super::tail::FollowPosition;
+use super::position::FollowPosition;
 use super::{Follower, Inner, SyncExtent, SyncReach};
 use crate::db::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,17 +37,17 @@ impl Follower {
     pub(crate) fn pin_files(&self) -> Result<PinnedFiles> {
         let inner = &*self.inner;
         inner.tables.check_process()?;
-        let mut tail = inner.tail.lock();
+        let mut position = inner.position.lock();
         let mut retries = Retries::new(ATTEMPTS);
         loop {
             // The place where the log ends must be that of a frame, also in a segment with an index.
-            tail.distrusts_indexes = true;
-            tail.log = None;
-            match inner.find_files(&mut tail) {
+            position.distrusts_indexes = true;
+            position.log = None;
+            match inner.find_files(&mut position) {
                 Ok(files) => return Ok(files),
                 Err(error) => retries.again(error)?,
             }
-            tail.reattach(inner)?;
+            position.reattach(inner)?;
         }
     }
 
@@ -56,8 +56,8 @@ impl Follower {
     /// # Errors
     /// [`ErrorKind::LeaseLost`]; those of the file system.
     pub(crate) fn keep_lease(&self) -> Result<()> {
-        let mut tail = self.inner.tail.lock();
-        let Some(lease) = &mut tail.lease else { return Ok(()) };
+        let mut position = self.inner.position.lock();
+        let Some(lease) = &mut position.lease else { return Ok(()) };
         // The edit of the first look: everything that was dropped since is held.
         lease.beat(self.inner.clock.now())?;
         lease.check()
@@ -82,15 +82,15 @@ impl Follower {
 }
 
 impl Inner {
-    fn find_files(&self, tail: &mut FollowPosition) -> Result<PinnedFiles> {
+    fn find_files(&self, position: &mut FollowPosition) -> Result<PinnedFiles> {
         for _ in 0..LOOKS {
-            tail.begin_round();
-            let bound = tail.look(self, SyncExtent::All, SyncReach::Committed)?;
-            let version = tail.version().clone();
+            position.begin_round();
+            let bound = position.look(self, SyncExtent::All, SyncReach::Committed)?;
+            let version = position.version().clone();
             self.take_partitions(&version)?;
             let in_tables = version.partitions.values().map(|it| it.tables_through()).max();
             let in_tables = in_tables.unwrap_or_default();
-            let mut seq = tail.scan(self, &bound)?;
+            let mut seq = position.scan(self, &bound)?;
             if bound.visible().is_none() {
                 // Ingested tables were not in the log; with their edit they are durable.
                 seq = seq.max(in_tables);
@@ -98,7 +98,7 @@ impl Inner {
             // An ingested table is in the version a moment before its commit is published, and a commit with a
             // smaller number may not be in the log yet.
             if in_tables <= seq {
-                let log_end = tail.log.as_ref().and_then(LogTail::end);
+                let log_end = position.log.as_ref().and_then(LogTail::end);
                 return Ok(PinnedFiles { version, seq, log_end });
             }
             std::thread::yield_now();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use super::attach::ATTEMPTS;
 use super::bound::{Bound, BoundSource};
 use super::partition::{Followed, PublishedView};
-use super::tail::FollowPosition;
+use super::position::FollowPosition;
 use super::{CutViews, FollowerState, Inner, SyncExtent, SyncReach, SyncResult};
 use crate::db::Commit;
 use crate::db::retries::Retries;
@@ -69,7 +69,7 @@ impl Inner {
     /// See [`Follower::sync`](super::Follower::sync).
     pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<SyncResult> {
         self.tables.check_process()?;
-        self.sync_under(&mut self.tail.lock(), extent, reach)
+        self.sync_under(&mut self.position.lock(), extent, reach)
     }
 
     /// See [`Follower::sync_group`](super::Follower::sync_group).
@@ -80,8 +80,8 @@ impl Inner {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.tables.check_process()?;
-        let mut tail = self.tail.lock();
-        let reached = self.sync_under(&mut tail, SyncExtent::Group(group), reach)?;
+        let mut position = self.position.lock();
+        let reached = self.sync_under(&mut position, SyncExtent::Group(group), reach)?;
         // Under the lock, so that no partition of the group is ahead of the others.
         let is_durable = reach == SyncReach::Durable;
         Ok(self.cut_of(reached, is_durable, |id| group.contains(&id)))
@@ -89,16 +89,16 @@ impl Inner {
 
     pub(super) fn sync_under(
         &self,
-        tail: &mut FollowPosition,
+        position: &mut FollowPosition,
         extent: SyncExtent<'_>,
         reach: SyncReach,
     ) -> Result<SyncResult> {
         let mut retries = Retries::new(ATTEMPTS);
         loop {
             // A panic, for example of a file system, becomes an error: the next round starts again.
-            let error = match catch_engine("a sync", || self.round(tail, extent, reach)) {
+            let error = match catch_engine("a sync", || self.round(position, extent, reach)) {
                 Ok(reached) => {
-                    tail.distrusts_indexes = false;
+                    position.distrusts_indexes = false;
                     return Ok(reached);
                 }
                 Err(error) => error,
@@ -110,32 +110,32 @@ impl Inner {
             }
             // A section may be applied in part. So the memtables are filled again from the front of
             // the log; readers keep their views.
-            tail.log = None;
-            tail.distrusts_indexes = true;
-            tail.memtables.clear();
+            position.log = None;
+            position.distrusts_indexes = true;
+            position.memtables.clear();
             retries.again(error)?;
-            tail.reattach(self)?;
+            position.reattach(self)?;
         }
     }
 
     fn round(
         &self,
-        tail: &mut FollowPosition,
+        position: &mut FollowPosition,
         extent: SyncExtent<'_>,
         reach: SyncReach,
     ) -> Result<SyncResult> {
-        tail.begin_round();
-        let bound = tail.look(self, extent, reach)?;
-        let version = tail.version().clone();
-        let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
+        position.begin_round();
+        let bound = position.look(self, extent, reach)?;
+        let version = position.version().clone();
+        let is_news = position.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
         // Before any partition catches up: one that this version created has no place yet to be
         // shown in.
         if is_news {
             self.take_partitions(&version)?;
             // A number is never given twice, so no one asks for the memtables of a dropped
             // partition again.
-            tail.memtables.retain(|id, _| version.partitions.contains_key(*id));
-            tail.taken = Some(version.clone());
+            position.memtables.retain(|id, _| version.partitions.contains_key(*id));
+            position.taken = Some(version.clone());
         }
         let is_final = reach == SyncReach::Committed && is_at_rest(&version, extent, &bound);
         let epoch = version.epoch;
@@ -144,11 +144,11 @@ impl Inner {
             SyncExtent::Layout => bound.visible().unwrap_or_default(),
             _ if self.follows_tables_only => bound.visible().unwrap_or_default(),
             SyncExtent::Only(_) | SyncExtent::Group(_) | SyncExtent::All => {
-                tail.scan(self, &bound)?
+                position.scan(self, &bound)?
             }
         };
         // The bound of this round: a cursor that a later round finds does not cover this one.
-        let shows_present = bound.visible().is_some() || tail.is_current(&bound);
+        let shows_present = bound.visible().is_some() || position.is_current(&bound);
         let is_present = is_final || (shows_present && !bound.is_durable);
         let reached = SyncResult { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
@@ -157,7 +157,7 @@ impl Inner {
             if self.follows_tables_only {
                 self.show_tables(&followed, partition, &version, partition.tables_through());
             } else {
-                self.advance(tail, &followed, partition, seq, &bound)?;
+                self.advance(position, &followed, partition, seq, &bound)?;
             }
         }
         if extent == SyncExtent::All && !self.follows_tables_only {
@@ -166,19 +166,19 @@ impl Inner {
             self.cut.store(Arc::new(self.cut_of(reached, bound.is_durable, |_| true)));
         }
         if is_news {
-            self.release_others(tail, extent, seq, &bound)?;
+            self.release_others(position, extent, seq, &bound)?;
         }
         // Last. A caller that waits for a layout compares the edit in here, and must then find its
         // partitions.
         self.present.store(Arc::new(FollowerState {
-            cursor: tail.cursor.clone(),
+            cursor: position.cursor.clone(),
             epoch: version.epoch,
             edit: version.edit_number,
         }));
-        if let Some(lease) = &mut tail.lease {
+        if let Some(lease) = &mut position.lease {
             // The oldest version that readers still hold, not that of this round: the primary
             // deletes every obsolete file that no lease keeps.
-            let oldest = self.pins.oldest_after(tail.lost_edit).unwrap_or(version.edit_number);
+            let oldest = self.pins.oldest_after(position.lost_edit).unwrap_or(version.edit_number);
             lease.advance(oldest.min(version.edit_number), self.clock.now())?;
             if is_news {
                 // The lease holds the files of this version from here on, or it is revoked and
@@ -192,19 +192,19 @@ impl Inner {
     /// Shows a partition as of `seq`.
     fn advance(
         &self,
-        tail: &mut FollowPosition,
+        position: &mut FollowPosition,
         followed: &Followed,
         partition: &Arc<PartitionVersion>,
         seq: SeqNo,
         bound: &Bound,
     ) -> Result<()> {
         let flushed = partition.flushed_through;
-        let complete = if partition.options.logged || tail.is_memory_gone(bound) {
+        let complete = if partition.options.logged || position.is_memory_gone(bound) {
             seq
         } else {
             // Loaded after `visible`: if nothing is newer than a flush here, the flush has
             // everything through `visible`.
-            let slot = tail.cursor.as_ref().map(|cursor| cursor.slot(partition.id));
+            let slot = position.cursor.as_ref().map(|cursor| cursor.slot(partition.id));
             match (bound.visible(), slot) {
                 (Some(visible), Some(slot)) if slot <= flushed.get() => visible,
                 _ => flushed,
@@ -213,14 +213,14 @@ impl Inner {
         // Before the memtables that are shown grow.
         let before = followed.pin();
         let bytes_before = before.view.memtable_bytes();
-        let is_changed = tail.grow(self, partition)?;
+        let is_changed = position.grow(self, partition)?;
         let seq = match bound.visible() {
             Some(_) => seq.max(flushed),
             // Ingested tables were not in the log; with their edit they are durable.
             None => seq.max(partition.tables_through()),
         };
-        let edit = tail.version().edit_number;
-        let epoch = tail.version().epoch;
+        let edit = position.version().edit_number;
+        let epoch = position.version().epoch;
         followed.note_reach(bound.reach.0);
         let is_same = !is_changed && Arc::ptr_eq(&before.view.version, partition);
         let has_all = before.epoch == epoch && before.seq >= seq && before.complete >= complete;
@@ -232,14 +232,14 @@ impl Inner {
         let view = if is_same {
             before.view.clone()
         } else {
-            let memtables = tail.memtables.get_mut(&partition.id).expect("grow made them");
+            let memtables = position.memtables.get_mut(&partition.id).expect("grow made them");
             let (active, sealed) = memtables.memtables_over(partition);
             if let Some(operator) = &followed.hooks().operator {
                 active.operator().get_or_init(|| operator.clone());
             }
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
-        tail.note_memtable_bytes(bytes_before, view.memtable_bytes());
+        position.note_memtable_bytes(bytes_before, view.memtable_bytes());
         let was_durable = before.epoch != epoch || before.is_durable;
         let complete = Commit { seq: complete, epoch };
         let mut shown =
@@ -268,12 +268,12 @@ impl Inner {
     /// reads, or whose tables are the same, holds the present one.
     fn release_others(
         &self,
-        tail: &mut FollowPosition,
+        position: &mut FollowPosition,
         extent: SyncExtent<'_>,
         seq: SeqNo,
         bound: &Bound,
     ) -> Result<()> {
-        let version = tail.version().clone();
+        let version = position.version().clone();
         let others: Vec<(PartitionId, bool)> = match extent {
             SyncExtent::All => Vec::new(),
             SyncExtent::Only(_) | SyncExtent::Group(_) | SyncExtent::Layout => {
@@ -297,10 +297,10 @@ impl Inner {
                 followed.show(before.again(before.epoch, pin));
             } else if self.follows_tables_only {
                 self.show_tables(&followed, partition, &version, partition.tables_through());
-            } else if !is_read && !tail.memtables.contains_key(&id) && !is_ahead {
+            } else if !is_read && !position.memtables.contains_key(&id) && !is_ahead {
                 self.show_tables(&followed, partition, &version, flushed);
             } else if !is_read && extent != SyncExtent::Layout {
-                self.advance(tail, &followed, partition, seq, bound)?;
+                self.advance(position, &followed, partition, seq, bound)?;
             }
         }
         Ok(())
@@ -341,10 +341,12 @@ mod tests {
         follower.sync(SyncExtent::All).unwrap();
         let kept = follower.partition("q").unwrap().id();
         let dropped = follower.partition("p").unwrap().id();
-        assert!(follower.inner.tail.lock().memtables.contains_key(&dropped));
+        assert!(follower.inner.position.lock().memtables.contains_key(&dropped));
         db.drop_partition("p").unwrap();
         follower.sync(SyncExtent::Only(kept)).unwrap();
-        let tail = follower.inner.tail.lock();
-        assert!(!tail.memtables.contains_key(&dropped) && tail.memtables.contains_key(&kept));
+        let position = follower.inner.position.lock();
+        assert!(
+            !position.memtables.contains_key(&dropped) && position.memtables.contains_key(&kept)
+        );
     }
 }

@@ -117,7 +117,7 @@ impl OtherWriter {
                 Err(unknown) => unknown,
             };
         }
-        // Looked at after the file was not found: the edit that lets go of a file is durable before the file is
+        // Looked at after the file was not found: the edit that drops a file is durable before the file is
         // deleted.
         match (self.newest)(context.partition) {
             Some(sections) if names(&sections) => missing_chunk(path),

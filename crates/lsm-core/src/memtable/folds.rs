@@ -26,7 +26,7 @@ use crate::types::{EntryKind, SeqNo};
 /// The versions of a key after which its operands are folded again.
 pub(super) const VERSIONS_BETWEEN_FOLDS: u32 = 64;
 
-/// The merge operator of a partition, once its code is at hand: all memtables of the partition share it.
+/// The merge operator of a partition, once its code is present: all memtables of the partition share it.
 pub type SharedOperator = Arc<OnceLock<Arc<AttachedOperator>>>;
 
 /// Folded operands of a key.

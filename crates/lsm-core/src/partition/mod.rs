@@ -158,7 +158,7 @@ impl PartitionState {
         self.store.get()
     }
 
-    /// Returns the merge operator, if there is one and its code is at hand.
+    /// Returns the merge operator, if there is one and its code is present.
     #[inline]
     pub fn operator(&self) -> Option<&Arc<AttachedOperator>> {
         self.operator.get()
@@ -348,7 +348,7 @@ impl PartitionState {
 
     /// Releases memtables and tables; readers keep those that they use. Called after the partition
     /// was marked as dropped.
-    pub fn let_go(&self) {
+    pub fn release_data(&self) {
         let mut next = self.change.lock();
         let view = self.view.load_full();
         // A view needs an active memtable; an empty one holds no memory of the dropped data.

@@ -21,11 +21,11 @@ pub struct ReadView {
     /// The rule by which readers do not see expired entries.
     pub expiry: Option<Arc<dyn Expiry>>,
     /// The clear sequences of everything but the active memtable.
-    settled: ClearSeqs,
+    fixed: ClearSeqs,
     /// The newest of these, or zero.
-    newest_settled: SeqNo,
+    newest_fixed: SeqNo,
     /// The deleted ranges of everything but the active memtable.
-    settled_spans: DeletedRanges,
+    fixed_spans: DeletedRanges,
     /// The epoch of [`DeadRanges`](crate::memtable::DeadRanges) that the view began in.
     dead_epoch: u64,
 }
@@ -39,18 +39,18 @@ impl ReadView {
     ) -> ReadView {
         // Computed once for a view: only the clear sequences of the active memtable can change while it is
         // in use.
-        let settled = version.clear_seqs.and(&clear_seqs_of(&sealed));
-        let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
-        let settled_spans = version.spans.and(&spans_of(&sealed));
+        let fixed = version.clear_seqs.and(&clear_seqs_of(&sealed));
+        let newest_fixed = fixed.all().last().copied().unwrap_or(SeqNo::ZERO);
+        let fixed_spans = version.spans.and(&spans_of(&sealed));
         let dead_epoch = active.dead().epoch();
         ReadView {
             active,
             sealed,
             version,
             expiry: None,
-            settled,
-            newest_settled,
-            settled_spans,
+            fixed,
+            newest_fixed,
+            fixed_spans,
             dead_epoch,
         }
     }
@@ -79,7 +79,7 @@ impl ReadView {
     /// The newest clear sequence, or zero.
     #[inline]
     pub fn newest_clear(&self) -> SeqNo {
-        self.active.newest_clear().max(self.newest_settled)
+        self.active.newest_clear().max(self.newest_fixed)
     }
 
     /// The newest clear sequence that a reader at `seq` sees, or zero: an entry below it is absent.
@@ -93,13 +93,13 @@ impl ReadView {
     #[cold]
     fn older_clear_at(&self, seq: SeqNo) -> SeqNo {
         let own = self.active.clear_at(seq);
-        own.or_else(|| self.settled.at(seq)).unwrap_or(SeqNo::ZERO)
+        own.or_else(|| self.fixed.at(seq)).unwrap_or(SeqNo::ZERO)
     }
 
     /// The number of the newest deleted range, or zero.
     #[inline]
     pub fn newest_span(&self) -> SeqNo {
-        self.active.newest_span().max(self.settled_spans.newest())
+        self.active.newest_span().max(self.fixed_spans.newest())
     }
 
     /// The newest clear sequence or deleted range over `key` that a reader at `seq` sees, or zero: an entry of
@@ -115,7 +115,7 @@ impl ReadView {
 
     /// The newest deleted range over `key` that a reader at `seq` sees, or zero.
     pub fn span_at(&self, key: &[u8], seq: SeqNo) -> SeqNo {
-        self.settled_spans.at(key, seq).max(self.active.span_at(key, seq))
+        self.fixed_spans.at(key, seq).max(self.active.span_at(key, seq))
     }
 
     /// Returns `true` if a reader at `at` does not see an entry of `key` with the number `entry`, since the
@@ -133,7 +133,7 @@ impl ReadView {
     /// The newest deleted range over a key within the bounds, or zero.
     pub fn newest_span_within(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> SeqNo {
         let active = self.active.span_layers();
-        let layers = active.iter().chain([&self.settled_spans]);
+        let layers = active.iter().chain([&self.fixed_spans]);
         layers.map(|layer| layer.newest_within(lower, upper)).max().unwrap_or_default()
     }
 
@@ -143,7 +143,7 @@ impl ReadView {
             return SpanLayers::default();
         }
         let active = self.active.span_layers();
-        SpanLayers::of(std::iter::once(self.settled_spans.clone()).chain(active))
+        SpanLayers::of(std::iter::once(self.fixed_spans.clone()).chain(active))
     }
 
     /// Returns `true` if a table lies below `span` of the active memtable, in all of its keys, and below nothing
@@ -194,12 +194,12 @@ impl ReadView {
     /// are deleted anyway, so a partition that is cleared again and again need not be flushed each time.
     pub fn frees_tables(&self) -> bool {
         let mut levels = self.version.levels.iter().filter(|level| !level.is_empty());
-        levels.any(|level| level.newest() >= self.newest_settled)
+        levels.any(|level| level.newest() >= self.newest_fixed)
     }
 
     /// All clear sequences.
     pub fn clear_seqs(&self) -> ClearSeqs {
-        self.settled.and(&clear_seqs_of(std::slice::from_ref(&self.active)))
+        self.fixed.and(&clear_seqs_of(std::slice::from_ref(&self.active)))
     }
 
     /// Memory of all memtables, in bytes.

@@ -81,7 +81,7 @@ pub struct Pin {
     pub(crate) view: Arc<ReadView>,
     /// Opens its tables, and names it.
     pub(crate) open: Arc<dyn OpenPartition>,
-    /// Its hooks whose code is at hand, and the rules of all of them.
+    /// Its hooks whose code is present, and the rules of all of them.
     pub(crate) hooks: Arc<PartitionHooks>,
     /// The clock of the database.
     pub(crate) clock: Arc<dyn Clock>,
@@ -145,7 +145,7 @@ impl Walk {
         self.pin.open.tables().db_id
     }
 
-    /// The partition's hooks whose code is at hand, and the rules of all of them.
+    /// The partition's hooks whose code is present, and the rules of all of them.
     pub fn hooks(&self) -> &Arc<PartitionHooks> {
         &self.pin.hooks
     }
@@ -252,7 +252,7 @@ fn entry_of<'a>(
         key: key.user,
         seq: global.unwrap_or(stored_seq),
         stored_seq,
-        // Of a kind that is not known no entry decodes.
+        // An entry of an unknown kind does not decode.
         kind: key.trailer.kind().unwrap_or(EntryKind::Poison),
         value,
         hidden,

@@ -75,7 +75,7 @@ pub struct Found<'a> {
     pub stored_seq: SeqNo,
     /// Its kind.
     pub kind: EntryKind,
-    /// Its value, payload or handle: the very bytes that are handed out.
+    /// Its value, payload or handle: the bytes that the read returns.
     pub value: &'a [u8],
     /// Its place in a table; `None` for a memtable.
     pub place: Option<TablePlace<'a>>,
@@ -231,7 +231,7 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
                 return Ok(None);
             };
             let stored_seq = entry.stored.seq();
-            // Of a kind that is not known no block parses.
+            // A block with an entry of an unknown kind does not parse.
             let kind = entry.stored.kind().unwrap_or(EntryKind::Poison);
             let seq = table.meta.global_seq.unwrap_or(stored_seq);
             self.seq = Some(seq);

@@ -218,14 +218,14 @@ impl Cursor {
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.check_readable()?;
         let moved = self.entries.seek_to_first();
-        self.settle_forward(None, moved)
+        self.end_forward(None, moved)
     }
 
     /// Moves to the last key within the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.check_readable()?;
         let moved = self.entries.seek_to_last();
-        self.settle_backward(None, moved)
+        self.end_backward(None, moved)
     }
 
     /// Moves to the first key at or after `key`, within the bounds.
@@ -235,7 +235,7 @@ impl Cursor {
         let moved = self.entries.seek(&key);
         // The start of the move is copied only for gaps. Without gaps a move allocates nothing.
         let left = self.has_gaps.then(|| Bound::Included(key.into_owned()));
-        self.settle_forward(left, moved)
+        self.end_forward(left, moved)
     }
 
     /// Moves to the first key after `key`, within the bounds.
@@ -249,7 +249,7 @@ impl Cursor {
         let key = stored(self.key_form, key.as_ref());
         let moved = self.entries.seek_before(&key);
         let left = self.has_gaps.then(|| Bound::Excluded(key.into_owned()));
-        self.settle_backward(left, moved)
+        self.end_backward(left, moved)
     }
 
     /// Moves to the next key; does nothing if the cursor is not valid.
@@ -270,7 +270,7 @@ impl Cursor {
     fn next_in_gaps(&mut self) -> Result<()> {
         let left = Bound::Excluded(self.entries.key().to_vec());
         let moved = self.entries.next();
-        self.settle_forward(Some(left), moved)
+        self.end_forward(Some(left), moved)
     }
 
     /// Moves to the previous key; does nothing if the cursor is not valid.
@@ -281,7 +281,7 @@ impl Cursor {
         }
         let left = self.has_gaps.then(|| Bound::Excluded(self.entries.key().to_vec()));
         let moved = self.entries.prev();
-        self.settle_backward(left, moved)
+        self.end_backward(left, moved)
     }
 
     /// Narrows the range to the keys after `key`.
@@ -324,7 +324,7 @@ impl Cursor {
 
     /// Called after every move forwards, which began at `left` or at the lower bound.
     #[inline]
-    fn settle_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
+    fn end_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
         self.forget_value();
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_forward(left));
@@ -338,7 +338,7 @@ impl Cursor {
 
     /// Called after every move backwards, which began at `left` or at the upper bound.
     #[inline]
-    fn settle_backward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
+    fn end_backward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
         self.forget_value();
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_backward(left));

@@ -119,7 +119,7 @@ pub(super) fn fold_checked(
     chain.finish()
 }
 
-/// The error of an operation on `key` in a partition whose merge operator is not at hand.
+/// The error of an operation on `key` in a partition whose merge operator is missing.
 #[cold]
 pub fn missing(partition: &PartitionVersion, key: &[u8]) -> Error {
     let PartitionVersion { name, hooks, .. } = partition;

@@ -33,7 +33,7 @@ pub struct GetContext<'a> {
 }
 
 impl GetContext<'_> {
-    /// Returns `false` if the entry of `key` has expired. `value` is that of the entry, if it is at hand.
+    /// Returns `false` if the entry of `key` has expired. `value` is that of the entry, if it is known.
     #[inline]
     pub(super) fn is_alive(&self, key: &[u8], value: Option<&[u8]>) -> bool {
         self.alive.as_ref().is_none_or(|alive| alive.has(key, value))

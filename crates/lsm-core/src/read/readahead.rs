@@ -31,7 +31,7 @@ pub(super) struct ValueReadahead {
 }
 
 impl ValueReadahead {
-    /// For an end that moves by `step`.
+    /// The read-ahead of an end that moves by `step`.
     pub(super) fn new(step: MoveCursor) -> ValueReadahead {
         ValueReadahead { step, has_met_large: false, prefetch: None }
     }

@@ -181,7 +181,7 @@ impl Lease {
             let mut held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
             held.append(self.edit)?;
             let old = std::mem::replace(&mut self.held, held);
-            old.let_go(&*self.fs)?;
+            old.release(&*self.fs)?;
         }
         self.held.append(edit)?;
         self.edit = edit;
@@ -278,7 +278,7 @@ impl Held {
         Ok(())
     }
 
-    fn let_go(self, fs: &dyn Fs) -> Result<()> {
+    fn release(self, fs: &dyn Fs) -> Result<()> {
         fs.delete(&self.path)
     }
 }

@@ -21,7 +21,9 @@ use std::sync::Arc;
 pub use growth::Growth;
 pub use load::{FillOrder, OverwriteChoice, SimulatedLoad};
 
-use crate::compaction::{Busy, Compaction, Cursors, Method, Picker, Split, level_compression};
+use crate::compaction::{
+    Busy, CompactPointers, Compaction, Method, Picker, Split, level_compression,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{CompactionStyle, Compression, Options, PartitionOptions};
 use crate::types::{EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
@@ -69,7 +71,7 @@ pub struct SimulatedPartition {
 
     version: PartitionVersion,
     busy: Busy,
-    cursors: Cursors,
+    pointers: CompactPointers,
     contents: HashMap<FileNo, TableContents>,
     /// The keys of each level's tables together, as parts of all keys.
     coverage: Vec<f64>,
@@ -132,7 +134,7 @@ impl SimulatedPartition {
             coverage: vec![0.0; version.levels.len()],
             version,
             busy: Busy::default(),
-            cursors: Cursors::default(),
+            pointers: CompactPointers::default(),
             contents: HashMap::new(),
             next_file: 1,
             filled: 0,
@@ -294,7 +296,7 @@ impl SimulatedPartition {
             }
             let Some(job) = self.pick() else { break };
             self.is_at_rest = false;
-            self.cursors.advance(&job);
+            self.pointers.advance(&job);
             let written = self.run(&job);
             // Writers that wait give compactions all the time that they need.
             let credit = if is_waited_for { self.credit.max(0.0) } else { self.credit };
@@ -308,7 +310,7 @@ impl SimulatedPartition {
             version: &self.version,
             // One runs after the other.
             busy: &self.busy,
-            cursors: &self.cursors,
+            pointers: &self.pointers,
             oldest_snapshot: SeqNo::MAX,
             joined: &|_, _| false,
             rewrite_before: None,
@@ -330,7 +332,7 @@ impl SimulatedPartition {
         for (level, tables) in &job.inputs {
             self.remove(*level, tables, is_merge);
         }
-        self.cursors.finished(job, outputs.iter().map(|table| table.meta.file));
+        self.pointers.finished(job, outputs.iter().map(|table| table.meta.file));
         let written = outputs.iter().filter(|_| is_merge).map(|table| table.meta.bytes).sum();
         self.growth.compaction_bytes += written;
         self.growth.compaction_count += 1;

@@ -111,7 +111,7 @@ impl BlockBuilder {
     }
 
     /// Appends a hidden entry, whose key is that of its owner and `suffix_len` bytes more. The owner is the
-    /// last visible entry if `is_of_last`. No note is left to be settled.
+    /// last visible entry if `is_of_last`. Every earlier note has its payload.
     pub(super) fn add_hidden(
         &mut self,
         key: KeyRef<'_>,
@@ -156,7 +156,7 @@ impl BlockBuilder {
     ///
     /// # Errors
     /// Those of the form.
-    pub(super) fn settle_notes(&mut self, form: &dyn NoteForm) -> Result<()> {
+    pub(super) fn make_payloads(&mut self, form: &dyn NoteForm) -> Result<()> {
         if self.notes.is_empty() {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl BlockBuilder {
     }
 
     /// Appends the hidden entry that has the payload of this note after its owner, the last entry, among
-    /// the entries. No note is left to be settled.
+    /// the entries. Every earlier note has its payload.
     ///
     /// # Errors
     /// Those of the form.
@@ -235,7 +235,7 @@ impl BlockBuilder {
     /// From here on hidden entries lie among the visible ones, and those of the column go there.
     #[cold]
     fn mix(&mut self) {
-        debug_assert!(self.notes.is_empty(), "they are settled first");
+        debug_assert!(self.notes.is_empty(), "their payloads are made first");
         self.is_mixed = true;
         self.place_owners();
         if self.column_entries == 0 {
@@ -391,7 +391,7 @@ impl BlockBuilder {
     }
 
     /// Completes the payload. `last_key` is the user key of the last visible entry. No note is left to be
-    /// settled.
+    /// without a payload.
     pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
         assert!(!self.is_empty(), "a block has an entry");
         if self.column_entries > 0 && self.column_entries != self.count {

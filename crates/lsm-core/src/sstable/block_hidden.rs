@@ -110,8 +110,8 @@ impl Block {
         low
     }
 
-    /// The hidden entry that belongs to visible entry `i`, which ends at `end`, if it is the very
-    /// next one: where no other version and no other key sorts between the two. Looks at little
+    /// The hidden entry that belongs to visible entry `i`, which ends at `end`, if it comes
+    /// next: if no other version and no other key sorts between the two. Looks at little
     /// but the bytes after the entry, which a search has just been near.
     #[inline]
     pub(super) fn next_hidden(&self, i: usize, end: usize) -> Option<HiddenHead> {

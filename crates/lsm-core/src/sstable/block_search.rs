@@ -78,7 +78,7 @@ impl IndexedBlock {
         if words.get(low) != Some(&word) {
             return Near::At(low);
         }
-        // Equal words: most often one entry, and most often the very key.
+        // Equal words: most often one entry, and most often the key itself.
         if words.get(low + 1) != Some(&word) {
             return Near::AtOrNext(low);
         }

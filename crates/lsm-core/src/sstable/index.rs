@@ -4,7 +4,7 @@
 //! It has one entry for each data block. The key of the entry is a separator: no key of the block
 //! is after it, and every key of the next block is. The value is the block's offset and length, as
 //! varints. Entries are stored in blocks of the format of data blocks. A large index has two
-//! levels: partitions, which are read through the block cache, and one block above them with the
+//! levels: index partitions, which are read through the block cache, and one block above them with the
 //! last separator of each.
 //!
 //! The form of a separator: if two neighbouring blocks have different user keys at their border, it
@@ -28,7 +28,7 @@ use super::block_search::common_len;
 use super::indexed_block::IndexedBlock;
 use super::stored::{Extent, StoredPayload};
 
-/// An index whose entries take more than this is split into partitions. At 4 KiB a block this
+/// An index whose entries take more than this is split into index partitions. At 4 KiB a block this
 /// covers about 200 MiB of data: tables of the default size do without a second look-up.
 pub(super) const INDEX_BYTES_MAX: usize = 1 << 20;
 /// Entries of an index between two of its tops: their words take two lines of memory.
@@ -221,7 +221,7 @@ impl Index {
         group + words.iter().map(|w| usize::from(*w < word)).sum::<usize>()
     }
 
-    /// Levels: 1, or 2 where the entries name partitions.
+    /// Levels: 1, or 2 where the entries name index partitions.
     pub(super) fn levels(&self) -> u8 {
         self.levels
     }

@@ -1,4 +1,4 @@
-//! [`IndexCursor`]: a walk along the index of an open table, through partitions where it has two levels.
+//! [`IndexCursor`]: a walk along the index of an open table, through index partitions where it has two levels.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::types::{InternalKey, KeyRef};
 
 /// A place in the index of a table: an entry of a leaf, or past the end.
 pub(super) struct IndexCursor {
-    /// The partition that `top_at` names, once it is read; none with one level, where the only index
+    /// The index partition that `top_at` names, once it is read; none with one level, where the only index
     /// block takes its place and no reference needs to be counted.
     partition: Option<Arc<Block>>,
     /// Entry of the leaf.
@@ -36,13 +36,13 @@ impl IndexCursor {
         if index.levels() == 1 || (self.partition.is_some() && self.top_at == top_at) {
             return Ok(());
         }
-        // Before the read: after a failed one the old partition must not pass for the new.
+        // Before the read: after a failed one the old index partition must not pass for the new.
         self.partition = None;
         let extent = index.extent(top_at).expect("the caller found it in the index");
         let leaf = reader.block(extent)?;
         // A partition without entries would have no last one to move to.
         if leaf.is_empty() {
-            return Err(reader.split_lies());
+            return Err(reader.index_levels_disagree());
         }
         self.partition = Some(leaf);
         self.top_at = top_at;
@@ -98,7 +98,11 @@ impl IndexCursor {
         self.at = at;
         if is_past_end {
             // The top says that the last separator of this leaf is not before the target.
-            return if reader.index().levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
+            return if reader.index().levels() == 1 {
+                Ok(None)
+            } else {
+                Err(reader.index_levels_disagree())
+            };
         }
         self.extent(reader).map(Some)
     }

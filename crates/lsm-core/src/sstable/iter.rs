@@ -51,7 +51,7 @@ impl SstReader {
         self.checked_iter(mode, None)
     }
 
-    /// As [`SstReader::iter`], which shows each block to `check` before it hands out anything of it.
+    /// As [`SstReader::iter`], which passes each block to `check` before it returns an entry of it.
     pub fn checked_iter(
         self: &Arc<Self>,
         mode: ReadMode,
@@ -68,7 +68,7 @@ struct VisibleEntries {
     mode: ReadMode,
     /// Sees each block before anything of it is handed out.
     check: Option<Arc<dyn BlockCheck>>,
-    /// The reader's, kept at hand.
+    /// A copy of that of the table's reader.
     global_seq: Option<SeqNo>,
     ahead: ReadAhead,
     // Of the present block.

@@ -115,7 +115,7 @@ impl CurrentEntry {
     fn enter_hidden(&mut self, block: &Block, suffix: &[u8]) {
         let head = block.hidden_head(self.hidden);
         match head.owner {
-            // The very entry that the cursor was on.
+            // The entry that the cursor was on.
             Owner::Near(back) if self.visible - back == self.key_of => {
                 // The key of the owner is in the buffer already, so only the suffix is missing.
                 self.key.extend_from_slice(suffix);

@@ -50,8 +50,8 @@ pub struct SstReader {
     properties: SstProperties,
     /// The data blocks, where they are read through a mapping. There is no cache then.
     mapped: Option<MappedBlocks>,
-    /// See [`SstReader::note`].
-    note: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// See [`SstReader::hook_value`].
+    hook_value: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Two marks of a table that is open in spite of damage: see `salvage.rs`.
     is_walked_only: bool,
     is_cut_short: bool,
@@ -119,7 +119,7 @@ impl SstReader {
             footer_at,
             properties,
             mapped: None,
-            note: OnceLock::new(),
+            hook_value: OnceLock::new(),
             is_walked_only: false,
             is_cut_short: false,
         }
@@ -130,7 +130,7 @@ impl SstReader {
     #[must_use]
     pub fn map(self) -> SstReader {
         // What is compressed cannot be searched where it lies. With an index of two levels the number of a block is
-        // not known, and its partitions want the cache.
+        // not known, and its index partitions need the cache.
         let is_plain = self.properties.compression == Compression::None as u8;
         if !is_plain || self.index.levels() > 1 {
             return self;
@@ -237,11 +237,11 @@ impl SstReader {
         &self.properties
     }
 
-    /// The note that a hook made of the table at its first call, kept as long as the table is open.
-    /// `None` if another hook keeps something else here: a table has one note.
+    /// The value that a hook made of the table at its first call, kept as long as the table is open.
+    /// `None` if another hook keeps something else here: a table has one such value.
     #[inline]
-    pub fn note<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
-        self.note.get_or_init(|| Box::new(make())).downcast_ref()
+    pub fn hook_value<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.hook_value.get_or_init(|| Box::new(make())).downcast_ref()
     }
 
     /// The number of the file.
@@ -343,7 +343,7 @@ impl SstReader {
         for i in 0..self.index.block().len() {
             let Some(extent) = self.index.extent(i) else { break };
             let gone = cache.remove(self.file, extent.offset);
-            // Of an index of two levels these are partitions.
+            // In an index of two levels these are index partitions.
             let Some(leaf) = gone.filter(|_| self.index.levels() > 1) else { continue };
             for extent in (0..leaf.len()).filter_map(|at| extent_at(&leaf, at)) {
                 cache.remove(self.file, extent.offset);
@@ -424,7 +424,7 @@ impl SstReader {
 
     /// Both levels of the index verified, and they contradict each other.
     #[cold]
-    pub(super) fn split_lies(&self) -> Error {
+    pub(super) fn index_levels_disagree(&self) -> Error {
         self.source.corruption(None, "index partition ends before its separator")
     }
 

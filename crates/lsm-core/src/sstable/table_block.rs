@@ -2,7 +2,7 @@
 //! readers that check the entries against the hidden ones.
 //!
 //! A point read in raw form returns one ([`SstReader::look_up`]). A scan with a [`BlockCheck`]
-//! shows each block to the check before it hands out an entry of it.
+//! passes each block to the check before it returns an entry of it.
 //!
 //! Invariants:
 //! 1. Entries are read from the block in memory at each look: bytes that were checked once may have
@@ -26,9 +26,9 @@ use crate::error::{Error, Result};
 use crate::hooks::VerifiedBlock;
 use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
-/// Judges data blocks before a scan hands out anything of them.
+/// Checks each data block before a scan returns an entry of it.
 pub trait BlockCheck: Send + Sync + 'static {
-    /// An error if nothing of the block may be handed out. May read it again. The check of a job puts what the
+    /// Returns an error if no entry of the block may be returned. May read it again. The check of a job puts what the
     /// hidden entries say of the entries into `verified`.
     fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedBlock) -> Result<()>;
 
@@ -85,11 +85,10 @@ impl<'a> OpenTable<'a> {
         self.0.properties()
     }
 
-    /// The note that a hook made of the table at its first call, kept as long as the table is
-    /// open. `None` if another hook keeps something else here: a table has one note.
+    /// As [`SstReader::hook_value`].
     #[inline]
-    pub fn note<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> Option<&'a T> {
-        self.0.note(make)
+    pub fn hook_value<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> Option<&'a T> {
+        self.0.hook_value(make)
     }
 
     pub(super) fn file(self) -> FileNo {

@@ -47,7 +47,7 @@ pub struct TolerantIter {
     /// Those of the job.
     findings: JobFindings,
     ahead: ReadAhead,
-    /// For its room.
+    /// Kept for its buffers.
     decoder: TolerantBlock,
     /// The data blocks in their order.
     blocks: Vec<Extent>,

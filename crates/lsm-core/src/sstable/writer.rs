@@ -153,7 +153,7 @@ impl SstWriter {
         if self.block.is_empty() {
             self.begin_block(key, bytes);
         } else if self.block.ends_column() {
-            self.settle_notes()?;
+            self.make_payloads()?;
         }
         if self.smallest.is_none() {
             self.smallest = Some(key.to_owned());
@@ -374,7 +374,7 @@ impl SstWriter {
     /// Ends the block, which is `is_forced` where a cut is forbidden.
     fn seal_block(&mut self, is_forced: bool) -> Result<()> {
         assert!(self.unindexed.is_none(), "a sealed block is indexed before the next");
-        self.settle_notes()?;
+        self.make_payloads()?;
         self.list_ended(is_forced);
         // The common prefix is that of visible keys. A hidden key near its owner has it through the
         // owner, and any other is stored whole.

@@ -426,8 +426,8 @@ impl Draft {
     }
 
     /// Rebuilds the levels that changed. In two passes, because a table that moves is removed from
-    /// one level and added to another: the second pass gives the new place the very table of the
-    /// old one, with its open file, which only the first one knows.
+    /// one level and added to another: the second pass gives the new place the same table
+    /// object, with its open file, which only the first pass knows.
     fn finish(mut self) -> Result<PartitionVersion, Refused> {
         let mut gone = HashMap::new();
         let mut kept: [Option<Vec<Arc<Table>>>; LEVEL_COUNT] = Default::default();

@@ -126,7 +126,7 @@ pub enum Change {
     GapRemoved {
         /// The partition.
         partition: PartitionId,
-        /// The very gap that was added.
+        /// The gap as it was added.
         gap: Gap,
     },
     /// The partition was cleared: entries below are absent.

@@ -82,7 +82,7 @@ use crate::codec::{Reader, put_bytes, put_varint};
 pub struct VersionEdit {
     /// One above the edit before.
     pub number: u64,
-    /// In order.
+    /// The changes, in the order in which they apply.
     pub changes: Vec<Change>,
 }
 

@@ -35,18 +35,18 @@ impl From<Error> for CheckError {
 }
 
 /// The seal of a table, decoded once for as long as the table is open.
-struct SealNote {
+struct CachedSeal {
     /// The provider that it was read for.
     provider: String,
     is_integrity: bool,
     seal: Result<Option<TableSeal>>,
 }
 
-impl SealNote {
-    fn new(table: OpenTable<'_>, shared: &Shared) -> SealNote {
+impl CachedSeal {
+    fn new(table: OpenTable<'_>, shared: &Shared) -> CachedSeal {
         let provider = shared.provider.name();
         let seal = TableSeal::of(&table.properties().user, provider);
-        SealNote { provider: provider.to_owned(), is_integrity: shared.is_integrity, seal }
+        CachedSeal { provider: provider.to_owned(), is_integrity: shared.is_integrity, seal }
     }
 
     #[inline]
@@ -75,12 +75,12 @@ impl<'a> EntryCheck<'a> {
     /// The seal of a table; `None` if it is not sealed.
     #[inline]
     fn seal<'t>(&self, table: OpenTable<'t>) -> Result<Option<Cow<'t, TableSeal>>> {
-        let note = table.note(|| SealNote::new(table, self.shared));
-        match note.filter(|note| note.is_for(self.shared)) {
-            Some(SealNote { seal: Ok(seal), .. }) => Ok(seal.as_ref().map(Cow::Borrowed)),
-            Some(SealNote { seal: Err(error), .. }) => Err(error.clone()),
-            // The note is another hook's, or that of the provider before.
-            None => Ok(SealNote::new(table, self.shared).seal?.map(Cow::Owned)),
+        let cached = table.hook_value(|| CachedSeal::new(table, self.shared));
+        match cached.filter(|cached| cached.is_for(self.shared)) {
+            Some(CachedSeal { seal: Ok(seal), .. }) => Ok(seal.as_ref().map(Cow::Borrowed)),
+            Some(CachedSeal { seal: Err(error), .. }) => Err(error.clone()),
+            // The table has the value of another hook, or of the provider before.
+            None => Ok(CachedSeal::new(table, self.shared).seal?.map(Cow::Owned)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::super::drawing::draw;
-use super::super::{Busy, Cursors, Finish, Method, RangePick};
+use super::super::{Busy, CompactPointers, Finish, Method, RangePick};
 use super::*;
 use crate::options::PartitionOptions;
 use crate::types::SeqNo;
@@ -33,7 +33,7 @@ fn with_joined<T>(
     use_it(&Picker {
         version,
         busy: &Busy::default(),
-        cursors: &Cursors::default(),
+        pointers: &CompactPointers::default(),
         oldest_snapshot: SeqNo::MAX,
         joined,
         rewrite_before: None,

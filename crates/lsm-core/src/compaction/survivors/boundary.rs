@@ -31,7 +31,7 @@ impl Writing<'_, '_> {
     /// Between two user keys: hidden entries come out, and a block and a table may end.
     pub(super) fn boundary(&mut self, next: Option<&[u8]>) -> Result<()> {
         let mut cut = Cut::Allowed;
-        if self.stages.sealing.is_some() && !self.is_quiet(next) {
+        if self.job_hooks.sealing.is_some() && !self.is_quiet(next) {
             cut = self.let_hidden_out(next)?;
         }
         let ends = match (next, &mut self.split) {
@@ -51,7 +51,7 @@ impl Writing<'_, '_> {
     fn end_table(&mut self) -> Result<()> {
         self.outputs.end_last_block()?;
         let ended = self.outputs.ended_blocks().map(std::mem::take).unwrap_or_default();
-        let properties = self.stages.finish_table(&ended)?;
+        let properties = self.job_hooks.finish_table(&ended)?;
         self.outputs.end_table(properties)?;
         if let Some(split) = &mut self.split {
             split.begin();
@@ -74,7 +74,7 @@ impl Writing<'_, '_> {
     #[inline]
     fn is_complete_before(&self, next: &[u8]) -> bool {
         let user = self.keys.written_user().expect("it was written");
-        hidden_precedes(user, &self.stages.hooks.rules.reserved_suffix, next)
+        hidden_precedes(user, &self.job_hooks.hooks.rules.reserved_suffix, next)
     }
 
     /// Shows the filter an entry that is about to be written, the first of its user key if `is_first`, or
@@ -86,7 +86,7 @@ impl Writing<'_, '_> {
         untouched_from: Option<SeqNo>,
         is_first: bool,
     ) -> Result<Option<u64>> {
-        let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
+        let Some(sealing) = &mut self.job_hooks.sealing else { return Ok(None) };
         let takes_note = is_first && self.note_state != NoteState::Off;
         // Written as it came in.
         if takes_note && untouched_from == Some(entry.seq) && self.under_way.verified_sum.is_some()
@@ -116,7 +116,7 @@ impl Writing<'_, '_> {
             return Ok(());
         }
         self.note_state = NoteState::Off;
-        match &mut self.stages.sealing {
+        match &mut self.job_hooks.sealing {
             Some(sealing) => {
                 let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
                 sealing.call("take_back", |sealing| sealing.take_back(key, bytes, note))
@@ -130,7 +130,7 @@ impl Writing<'_, '_> {
         if next.is_some() {
             self.take_back()?;
         }
-        let Some(sealing) = &mut self.stages.sealing else { return Ok(Cut::Allowed) };
+        let Some(sealing) = &mut self.job_hooks.sealing else { return Ok(Cut::Allowed) };
         let mut out = Emitter::new(&mut self.outputs);
         let faults = &mut self.faults;
         let cut = sealing.call("boundary", |it| it.boundary(next, &mut out, faults))?;
@@ -142,7 +142,7 @@ impl Writing<'_, '_> {
 
     /// Before a version that is not the first of its user key.
     pub(super) fn after_first(&mut self) -> Result<()> {
-        if self.stages.sealing.is_some() {
+        if self.job_hooks.sealing.is_some() {
             // The answer at a boundary is for the first version after it alone.
             self.outputs.allow_cut(false);
         }
@@ -164,7 +164,7 @@ impl Writing<'_, '_> {
         self.note_state = NoteState::Off;
         self.outputs.take_back_note(note);
         let key = self.keys.written().expect("it was written");
-        match &mut self.stages.sealing {
+        match &mut self.job_hooks.sealing {
             Some(sealing) => {
                 sealing.call("take_back", |sealing| sealing.take_back(key, bytes, note))
             }
@@ -177,7 +177,7 @@ impl Writing<'_, '_> {
     pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: &Origin) -> Result<Input> {
         self.take_back()?;
         self.note_state = NoteState::Off;
-        match &mut self.stages.sealing {
+        match &mut self.job_hooks.sealing {
             Some(sealing) => {
                 sealing.call("input", |it| it.input(entry, at, None, &mut self.faults))
             }

@@ -55,7 +55,7 @@ pub(super) struct HeldOperands {
 struct HeldOperand {
     seq: SeqNo,
     stored_seq: SeqNo,
-    /// Of its bytes.
+    /// The end of its bytes in the list.
     end: usize,
     known: UnderWay,
 }
@@ -113,7 +113,7 @@ impl Writing<'_, '_> {
         if self.held.is_some() {
             self.write_above()?;
         }
-        if entry.kind == EntryKind::Operand && self.stages.hooks.operator.is_some() {
+        if entry.kind == EntryKind::Operand && self.job_hooks.hooks.operator.is_some() {
             self.hold(entry);
             return Ok(());
         }
@@ -178,15 +178,15 @@ impl Writing<'_, '_> {
         let held = self.held.iter().flat_map(|held| &held.operands);
         let is_seen = self.under_way.seen_by.is_some()
             || held.into_iter().any(|operand| operand.known.seen_by.is_some());
-        Ok(!is_seen && self.stages.hides_expired(entry)?)
+        Ok(!is_seen && self.job_hooks.hides_expired(entry)?)
     }
 
     /// The large value below operands, if they are folded into it. A flush leaves it where it is: writers wait for
     /// flushes.
     fn large_base(&self, entry: Entry<'_>) -> Result<Option<Vec<u8>>> {
-        let hooks = self.stages.hooks;
+        let hooks = self.job_hooks.hooks;
         let store = hooks.store.as_ref().or(hooks.base_values.as_ref());
-        let Some(store) = store.filter(|_| self.stages.kind == JobKind::Compaction) else {
+        let Some(store) = store.filter(|_| self.job_hooks.kind == JobKind::Compaction) else {
             return Ok(None);
         };
         let is_extract = self.outputs.is_values_only();
@@ -209,7 +209,7 @@ impl Writing<'_, '_> {
 
     fn fold_held(&mut self, held: &HeldOperands, base: Base<'_>) -> Result<bool> {
         let is_alone = held.operands.len() == 1 && matches!(base, Base::Unknown);
-        let operator = self.stages.hooks.operator.as_ref().filter(|_| !is_alone);
+        let operator = self.job_hooks.hooks.operator.as_ref().filter(|_| !is_alone);
         let value = match base {
             Base::Value(value) => Some(value.to_vec()),
             _ => None,
@@ -226,7 +226,7 @@ impl Writing<'_, '_> {
                 } else {
                     self.keep(held.entry(0, EntryKind::Value, &folded), held.newer)?;
                 }
-                self.keys.settle();
+                self.keys.note_held_written();
                 return Ok(!matches!(base, Base::Unknown));
             }
             Some(Err(error)) if self.outputs.is_values_only() => return Err(error),
@@ -236,7 +236,7 @@ impl Writing<'_, '_> {
             self.under_way = UnderWay { is_held: true, ..held.operands[at].known };
             let entry = held.entry(at, EntryKind::Operand, held.bytes_of(at));
             self.write(entry, Some(entry.stored_seq))?;
-            self.keys.settle();
+            self.keys.note_held_written();
         }
         Ok(false)
     }
@@ -244,7 +244,7 @@ impl Writing<'_, '_> {
     /// The error of an entry of another kind among values.
     #[cold]
     pub(super) fn no_value(&self, entry: Entry<'_>) -> Error {
-        let missing = self.stages.hooks.missing.as_ref();
+        let missing = self.job_hooks.hooks.missing.as_ref();
         match missing.filter(|_| entry.kind == EntryKind::Operand) {
             Some(name) => {
                 let what = format!("the code of merge operator {name:?} is missing");

@@ -22,7 +22,7 @@ struct Tree {
     last: u64,
     snapshots: Vec<u64>,
     busy: Busy,
-    cursors: Cursors,
+    pointers: CompactPointers,
     running: Vec<(Compaction, PartitionVersion, Vec<SeqNo>)>,
 }
 
@@ -38,7 +38,7 @@ impl Tree {
             last: 0,
             snapshots: Vec::new(),
             busy: Busy::default(),
-            cursors: Cursors::default(),
+            pointers: CompactPointers::default(),
             running: Vec::new(),
         }
     }
@@ -101,10 +101,10 @@ impl Tree {
 
     fn start(&mut self, pick: impl FnOnce(&Picker<'_>) -> Option<Compaction>) {
         let oldest_snapshot = self.list()[0];
-        let picker = picker(self.partition(), &self.busy, &self.cursors);
+        let picker = picker(self.partition(), &self.busy, &self.pointers);
         let Some(job) = pick(&Picker { oldest_snapshot, ..picker }) else { return };
         self.busy.claim(&job);
-        self.cursors.advance(&job);
+        self.pointers.advance(&job);
         self.running.push((job, self.partition().clone(), self.list()));
     }
 
@@ -127,7 +127,7 @@ impl Tree {
             Method::Merge => self.merge(&job, &version, &snapshots),
         };
         self.busy.release(&job);
-        self.cursors.finished(&job, outputs.iter().map(|meta| meta.file));
+        self.pointers.finished(&job, outputs.iter().map(|meta| meta.file));
         changes.extend(outputs.into_iter().map(|meta| Change::TableAdded {
             partition: PartitionId(0),
             level: job.level_to as u8,

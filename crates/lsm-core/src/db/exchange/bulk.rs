@@ -139,15 +139,16 @@ impl Partition {
             filters: hooks.sealing().into_iter().cloned().collect(),
             ..(*hooks).clone()
         };
-        let stages = JobHooks::new(&sealing, &[SeqNo::MAX], &[], db.setup.inject.entries.as_ref());
+        let job_hooks =
+            JobHooks::new(&sealing, &[SeqNo::MAX], &[], db.setup.inject.entries.as_ref());
         let unix_time = db.runner.calendar.unix_time();
-        let stages = stages.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
+        let job_hooks = job_hooks.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
         let seq = SeqNo::new(STORED_SEQ).expect("it is in range");
         let mut load = BulkLoad {
             db,
             partition: state,
             hooks: &sealing,
-            fill: Fill::begin(stages, &version, &factory, seq)?,
+            fill: Fill::begin(job_hooks, &version, &factory, seq)?,
             last: Vec::new(),
             stored: Vec::new(),
             until_look: ENTRIES_BETWEEN_LOOKS,

@@ -55,7 +55,7 @@ impl Flusher {
         // Under the lock: after it the edit of a job may fail, and note the files that it may name.
         let doubtful = self.runner.catalog.unconfirmed().take();
         drop(editing);
-        self.let_go_of_doubtful(doubtful);
+        self.release_unconfirmed(doubtful);
         let mut partitions = self.runner.catalog.partitions();
         // Partitions without a log lost nothing and are flushed as usual.
         partitions.retain(|partition| partition.logged);
@@ -72,7 +72,7 @@ impl Flusher {
             match self.write_sealed(turn, &partition, newest, true) {
                 Ok(written) => rewritten.push((partition, written)),
                 Err(error) => {
-                    self.let_go(&rewritten);
+                    self.discard(&rewritten);
                     return Err(error);
                 }
             }
@@ -81,7 +81,7 @@ impl Flusher {
         if let Err(error) =
             self.runner.catalog.sync_values().and_then(|()| check_all_synced(&rewritten))
         {
-            self.let_go(&rewritten);
+            self.discard(&rewritten);
             return Err(error);
         }
         self.begin_again(&mut rewritten)?;
@@ -108,7 +108,7 @@ impl Flusher {
         // `close` ends the log under the same lock, so it is either done or not begun here.
         let ready = self.ownership.check_not_closed().and_then(|()| check_hooks(rewritten));
         let fresh = ready.and_then(|()| writer.fresh_segment());
-        let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
+        let segment = fresh.inspect_err(|_| self.discard(rewritten))?;
         let number = segment.header().number;
         let mut versions = self.runner.catalog.edit()?;
         let edit = NewLog::plan(
@@ -121,7 +121,7 @@ impl Flusher {
         .inspect_err(|_| {
             // Nothing names them yet.
             self.log.delete_unnamed(number);
-            self.let_go(rewritten);
+            self.discard(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned, forgotten } = edit;
         let relocated = self.runner.catalog.unconfirmed().until_installed(relocated);
@@ -149,8 +149,8 @@ impl Flusher {
         // that the manifest does not list.
         writer.restart(segment);
         drop(writer);
-        self.log.let_go(condemned);
-        self.runner.catalog.let_go(forgotten);
+        self.log.make_obsolete(condemned);
+        self.runner.catalog.make_obsolete(forgotten);
         dropped
             .iter()
             .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));
@@ -159,18 +159,18 @@ impl Flusher {
     }
 
     /// Releases files of earlier attempts, once the manifest takes edits again.
-    fn let_go_of_doubtful(&self, doubtful: DoubtfulFiles) {
+    fn release_unconfirmed(&self, doubtful: DoubtfulFiles) {
         let DoubtfulFiles { tables, segments, values } = doubtful;
         // With a number, like files that an edit dropped: a secondary without a cursor may have
         // read the failed edit.
         self.runner
             .catalog
-            .let_go(tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
-        self.log.let_go(segments);
+            .make_obsolete(tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
+        self.log.make_obsolete(segments);
         drop(values);
     }
 
-    fn let_go(&self, rewritten: &[Rewritten]) {
+    fn discard(&self, rewritten: &[Rewritten]) {
         rewritten
             .iter()
             .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));

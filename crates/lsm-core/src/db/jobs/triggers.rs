@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::JobsEnv;
-use crate::compaction::{Busy, Compaction, Cursors, Picker};
+use crate::compaction::{Busy, CompactPointers, Compaction, Picker};
 use crate::error::{Error, Result};
 use crate::hooks::{Ageing, catch};
 use crate::options::CompactionStyle;
@@ -38,7 +38,7 @@ pub(super) struct JobsState {
 #[derive(Default)]
 pub(super) struct Claims {
     pub(super) busy: Busy,
-    pub(super) cursors: Cursors,
+    pub(super) pointers: CompactPointers,
     /// Compactions and ingests under way.
     pub(super) running: usize,
     /// The error of the last one, if it failed: other partitions come first.
@@ -189,7 +189,7 @@ impl JobsState {
         let claim = self.claims.entry(partition).or_default();
         claim.busy.claim(compaction);
         // At the pick, not at the end: meanwhile the next pick on this level continues after it.
-        claim.cursors.advance(compaction);
+        claim.pointers.advance(compaction);
     }
 
     pub(super) fn enter(&mut self, partition: PartitionId) {
@@ -337,7 +337,7 @@ impl Claims {
         let picker = Picker {
             version,
             busy: &self.busy,
-            cursors: &self.cursors,
+            pointers: &self.pointers,
             oldest_snapshot: context.oldest_snapshot,
             joined: &|left, right| hooks.sealer().is_some_and(|sealer| sealer.joined(left, right)),
             rewrite_before,

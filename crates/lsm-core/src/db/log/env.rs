@@ -52,8 +52,8 @@ impl LogEnv for DbLogEnv {
         self.ownership.cursor().settle_end(end.0)
     }
 
-    fn let_go(&self, files: Vec<(FileName, u64)>) {
-        self.catalog.let_go(files);
+    fn make_obsolete(&self, files: Vec<(FileName, u64)>) {
+        self.catalog.make_obsolete(files);
     }
 
     fn durable_edit(&self) -> u64 {

@@ -58,13 +58,13 @@ impl SegmentFiles {
     pub(super) fn note_begun(&self, number: FileNo, end: u64) {
         let mut files = self.files.lock();
         // First, because `appended` is about to be that of the new segment.
-        self.settle(&mut files);
+        self.fix_length(&mut files);
         files.present = Some(number);
         self.appended.store(end, Ordering::Relaxed);
     }
 
     /// Records the final length of the segment before the present one.
-    fn settle(&self, files: &mut Files) {
+    fn fix_length(&self, files: &mut Files) {
         if let Some(number) = files.present {
             let bytes = files.present_bytes().max(self.appended.load(Ordering::Relaxed));
             files.set(number, bytes);

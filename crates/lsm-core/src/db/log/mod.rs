@@ -97,7 +97,7 @@ pub(super) trait LogEnv: Send + Sync {
     /// Takes over files, with their lengths in bytes, to delete them: each was dropped by a durable edit, or
     /// named by one that is known to have failed. Deletes nothing itself, so it may be called under any
     /// lock.
-    fn let_go(&self, files: Vec<(FileName, u64)>);
+    fn make_obsolete(&self, files: Vec<(FileName, u64)>);
 
     /// The number of the last manifest edit that is durable.
     fn durable_edit(&self) -> u64;
@@ -120,7 +120,7 @@ pub(super) trait LogEnv: Send + Sync {
     /// Queues these notices, to be called soon and under no lock.
     fn answer(&self, notices: Vec<Notice>, outcome: Result<()>);
 
-    /// Has the log thread call [`Log::tend`].
+    /// Wakes the log thread, which calls [`Log::tend`].
     fn wake_log_thread(&self);
 
     /// The counters of the log's bytes and syncs.

@@ -109,7 +109,7 @@ impl Log {
     pub(in crate::db) fn delete_released(&self, released: &ReleasedLog, keeping: Keeping) {
         self.segments_removed(&released.segments);
         if !keeping.released.is_empty() {
-            self.env.let_go(keeping.released);
+            self.env.make_obsolete(keeping.released);
         }
     }
 

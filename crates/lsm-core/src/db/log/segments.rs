@@ -34,10 +34,10 @@ impl Log {
 
     /// Releases segments that the manifest does not list any more, or that a failed edit named which is
     /// out of doubt. A secondary may read them.
-    pub(in crate::db) fn let_go(&self, numbers: impl IntoIterator<Item = FileNo>) {
+    pub(in crate::db) fn make_obsolete(&self, numbers: impl IntoIterator<Item = FileNo>) {
         let files = numbers.into_iter();
         let files = files.map(|number| (self.segment_name(number), self.files.note_gone(number)));
-        self.env.let_go(files.collect());
+        self.env.make_obsolete(files.collect());
     }
 
     /// Makes a segment of `wanted` bytes without a header yet, or as close to that as the disk has
@@ -262,7 +262,7 @@ impl Log {
                 self.files.note_gone(*number);
             });
         } else {
-            self.let_go(numbers.iter().copied());
+            self.make_obsolete(numbers.iter().copied());
         }
     }
 }
@@ -323,18 +323,18 @@ impl LogWriter<'_> {
         }
         // Before the files are deleted: a listed segment without a file refuses the next open.
         self.log.env.install_edit(removals(&self.state.spoiled))?;
-        self.let_go_of_unused();
+        self.release_unused();
         Ok(())
     }
 
     /// Releases spoiled segments, whose removal is durable, and those that the manifest refused. The
     /// edit came after each refusal and under this lock, so it went into a generation of the manifest
     /// that does not have the refused ones.
-    fn let_go_of_unused(&mut self) {
+    fn release_unused(&mut self) {
         let refused = std::mem::take(&mut self.state.unlisted);
         let refused = refused.into_iter().map(|(_, number)| number);
         let spoiled = std::mem::take(&mut self.state.spoiled);
-        self.log.let_go(refused.chain(spoiled));
+        self.log.make_obsolete(refused.chain(spoiled));
     }
 
     /// Frees the space after the last frame of the present segment.
@@ -429,7 +429,7 @@ impl LogWriter<'_> {
                         self.state.reserve = Some((reserved, number));
                         return Err(error);
                     }
-                    self.let_go_of_unused();
+                    self.release_unused();
                 }
                 return Ok((reserved, number));
             }
@@ -445,7 +445,7 @@ impl LogWriter<'_> {
         };
         match self.log.list_segment(made, &self.state.spoiled) {
             Ok(listed) => {
-                self.let_go_of_unused();
+                self.release_unused();
                 Ok(listed)
             }
             Err((made, error)) => {
@@ -486,7 +486,7 @@ impl LogWriter<'_> {
         self.state.closed.clear();
         self.state.sealed.clear();
         // The edit that listed the new segment removed all others.
-        self.let_go_of_unused();
+        self.release_unused();
         self.state.must_switch = false;
     }
 }

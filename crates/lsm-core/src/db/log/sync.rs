@@ -180,10 +180,10 @@ impl Log {
         // Not held during the sync: appends take this lock.
         drop(sync);
         // The log may have failed while this thread gathered.
-        let result = self.synced(|| self.check().and_then(|()| self.sync_files(&unsynced)));
+        let result = self.latch_failure(|| self.check().and_then(|()| self.sync_files(&unsynced)));
         let mut sync = self.sync.lock();
         sync.running = false;
-        // A sync of values that failed during this one: this one does not cover them (`Log::begin_again`).
+        // A sync of values that failed during this one: this one does not cover them.
         let result = result.and_then(|()| sync.failed.clone().map_or(Ok(()), Err));
         let mut due = Vec::new();
         if result.is_ok() {
@@ -223,7 +223,7 @@ impl Log {
         let wanted: Vec<_> = wanted.cloned().collect();
         drop(sync);
         // Without segments that have durable headers: this makes no place durable.
-        let result = self.synced(|| self.sync_segments(&wanted));
+        let result = self.latch_failure(|| self.sync_segments(&wanted));
         let mut sync = self.sync.lock();
         sync.running = false;
         if result.is_ok() {
@@ -291,7 +291,7 @@ impl Log {
     }
 
     /// Returns the outcome of a sync; the log takes no more writes after a failure.
-    fn synced(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn latch_failure(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         // A panic is latched like an error. It must not leave `running` set: all later syncs would
         // wait for ever.
         let result = catch_engine("a sync of the log", sync);
@@ -373,9 +373,9 @@ impl Log {
         may_lag.then_some(durable)
     }
 
-    /// Takes no more writes until a new log begins, because of `error` of a sync; returns the error
-    /// for all callers from now on.
-    pub(super) fn fail(&self, error: Error) -> Error {
+    /// Takes no more writes until a new log begins, because of `error` of a sync, of the log or of values; returns
+    /// the error for all callers from now on.
+    pub(in crate::db) fn fail(&self, error: Error) -> Error {
         let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
         let latched = match error.kind() {
@@ -400,12 +400,6 @@ impl Log {
             self.env.log_failed(&latched);
         }
         latched
-    }
-
-    /// Takes no more writes until a new log begins, because of `error`, the failure of a sync of values
-    /// that the log did not request.
-    pub(in crate::db) fn begin_again(&self, error: &Error) {
-        self.fail(error.clone());
     }
 
     /// Waits until no sync runs. None begins while one has failed.

@@ -210,7 +210,7 @@ impl OpenPlan {
                 is_full(&mut replay)?;
             }
         }
-        // The verdict comes before the result is used: `Tables` removes its files if the log is
+        // The verdict comes before the result is used: `ReplayedTables` removes its files if the log is
         // refused.
         let end = reader.end()?;
         // Log and manifest check each other: each may have lost its end without a sign in itself.

@@ -60,7 +60,7 @@ pub(in crate::db) struct DbStallEnv {
     pub(in crate::db) background: Arc<Background>,
     pub(in crate::db) events: Arc<Events>,
     pub(in crate::db) counters: Arc<Counters>,
-    /// Of the memory of many databases, if they share it.
+    /// The database's share of a write buffer that several databases have in common.
     pub(in crate::db) share: Option<Arc<BudgetShare>>,
 }
 

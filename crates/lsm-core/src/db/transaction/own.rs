@@ -126,7 +126,7 @@ impl OwnWrites {
 /// Own operations within bounds, from either end.
 pub(super) struct OwnRange {
     writes: Arc<OwnWrites>,
-    /// Of what is left.
+    /// The part of the range that is left.
     bounds: Bounds,
 }
 

@@ -48,7 +48,7 @@ struct PartitionGc {
     /// The sequence through which everything is flushed, and the time since which that holds.
     flushed: Option<(SeqNo, Duration)>,
     /// The sequence through which everything was flushed at the last merge of tables.
-    settled: Option<SeqNo>,
+    merged: Option<SeqNo>,
     goal: Option<Arc<Goal>>,
     /// A thread chooses the next goal.
     is_choosing: bool,
@@ -66,9 +66,9 @@ pub(super) enum IdleState {
     /// Something was flushed a moment ago.
     Busy,
     /// Nothing was flushed for some time, and tables were not merged since the last flush.
-    Unsettled,
+    Unmerged,
     /// They were: only released snapshots make work.
-    Settled,
+    Merged,
 }
 
 /// Tables that should be merged to the last level.
@@ -206,10 +206,10 @@ impl BlobGcGoals {
         }
         // Without a flush since then the same tables overlap, and a merge of them would free
         // nothing.
-        if state.settled.replace(flushed) == Some(flushed) {
-            return IdleState::Settled;
+        if state.merged.replace(flushed) == Some(flushed) {
+            return IdleState::Merged;
         }
-        IdleState::Unsettled
+        IdleState::Unmerged
     }
 
     /// Waits for the turn to count the values of a partition.

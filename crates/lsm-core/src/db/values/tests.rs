@@ -28,19 +28,19 @@ fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
 fn tables_that_overlap_are_merged_once_after_each_flush() {
     let goals = BlobGcGoals::default();
     assert_eq!(goals.idle_state(ID, seq(10), Duration::ZERO), IdleState::Busy);
-    assert_eq!(goals.idle_state(ID, seq(10), QUIET_AGE), IdleState::Unsettled);
-    assert_eq!(goals.idle_state(ID, seq(10), 2 * QUIET_AGE), IdleState::Settled);
+    assert_eq!(goals.idle_state(ID, seq(10), QUIET_AGE), IdleState::Unmerged);
+    assert_eq!(goals.idle_state(ID, seq(10), 2 * QUIET_AGE), IdleState::Merged);
     assert_eq!(
         goals.idle_state(ID, seq(20), 3 * QUIET_AGE),
         IdleState::Busy,
         "a flush restarts the wait"
     );
-    assert_eq!(goals.idle_state(ID, seq(20), 4 * QUIET_AGE), IdleState::Unsettled);
+    assert_eq!(goals.idle_state(ID, seq(20), 4 * QUIET_AGE), IdleState::Unmerged);
 }
 
 /// The hull in a drawing, as text.
 fn span(drawing: &str, overlaps: bool) -> Option<(String, String)> {
-    let KeySpan { smallest, largest } = unsettled(&draw(drawing), &[], overlaps)?;
+    let KeySpan { smallest, largest } = shadowed(&draw(drawing), &[], overlaps)?;
     Some((String::from_utf8(smallest).unwrap(), String::from_utf8(largest).unwrap()))
 }
 

@@ -24,7 +24,7 @@ pub struct JobCheck {
     pub findings: JobFindings,
     /// The level of the tables.
     pub level: usize,
-    /// Faults of memory that strike hidden entries before they are verified, for tests.
+    /// Injected faults of memory in hidden entries before they are verified, for tests.
     pub inject: Option<Arc<Inject>>,
 }
 
@@ -70,7 +70,7 @@ impl InputBlock for JobBlock<'_, '_> {
     }
 
     fn column(&self) -> Option<(&[u8], usize)> {
-        // A fault strikes one entry after the other.
+        // A fault is injected into one entry after the other.
         self.block.hidden_column().filter(|_| self.inject.is_none())
     }
 
@@ -87,8 +87,8 @@ impl InputBlock for JobBlock<'_, '_> {
             let hidden = hidden.as_ref().and_then(|hidden| hidden.after_seq());
             match (self.inject, hidden) {
                 (Some(inject), Some(hidden)) => {
-                    let struck = self.struck(inject, self.block.place(at), &entry, hidden);
-                    each(&entry, struck.get(size_of::<u64>()..))?;
+                    let injected = self.injected(inject, self.block.place(at), &entry, hidden);
+                    each(&entry, injected.get(size_of::<u64>()..))?;
                 }
                 _ => each(&entry, hidden)?,
             }
@@ -104,7 +104,7 @@ impl InputBlock for JobBlock<'_, '_> {
 impl JobBlock<'_, '_> {
     /// The whole payload of the hidden entry of `owner`, as a fault leaves it.
     #[cold]
-    fn struck(&self, inject: &Inject, place: u32, owner: &Entry<'_>, hidden: &[u8]) -> Vec<u8> {
+    fn injected(&self, inject: &Inject, place: u32, owner: &Entry<'_>, hidden: &[u8]) -> Vec<u8> {
         let at = Origin {
             file: Some(self.file()),
             block_offset: self.block.offset(),

@@ -280,7 +280,7 @@ impl SstReader {
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its
-    /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
+    /// last entry is hidden and has exactly the user key that is searched for. Such keys are reserved,
     /// so this is rare.
     #[cold]
     fn find_in_next_blocks(
@@ -343,9 +343,9 @@ impl SstReader {
         let leaf = load(self, extent)?;
         let at = leaf.lower_bound(target);
         if at == leaf.len() {
-            // The separator of the partition is not before the target, so one of its entries must
-            // not be either.
-            return Err(self.split_lies());
+            // The separator of the index partition is not before the target, so one of its entries
+            // must not be either.
+            return Err(self.index_levels_disagree());
         }
         self.leaf_extent(&leaf, at).map(|extent| Some((at, extent)))
     }

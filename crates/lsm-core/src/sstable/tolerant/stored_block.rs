@@ -17,7 +17,7 @@ pub(super) struct StoredBlock<'a> {
     pub before: Option<(&'a [u8], SeqNo)>,
     pub global_seq: Option<SeqNo>,
     pub ahead: &'a mut ReadAhead,
-    /// For its room.
+    /// Kept for its buffers.
     pub decoder: &'a mut TolerantBlock,
     /// The error that fails the job.
     pub failed: Option<Error>,

@@ -37,7 +37,7 @@ impl SstWriter {
         assert!(key.trailer.kind() == Some(EntryKind::Tombstone), "hidden entries are tombstones");
         assert!(self.smallest.is_some(), "a hidden entry has an owner before it");
         let is_new_user_key = self.check_order(key);
-        self.settle_notes()?;
+        self.make_payloads()?;
         let bytes = BlockBuilder::hidden_bytes_max(key, payload.len());
         self.make_room(bytes, false)?;
         if self.block.is_empty() {
@@ -81,7 +81,7 @@ impl SstWriter {
 
     #[cold]
     fn note_among_entries(&mut self, note: u64) -> Result<()> {
-        self.settle_notes()?;
+        self.make_payloads()?;
         let form = self.notes.form.as_deref().expect("notes have a form");
         self.block.note_among_entries(note, form)
     }
@@ -97,9 +97,9 @@ impl SstWriter {
     }
 
     /// Makes the payloads of the notes in the block.
-    pub(super) fn settle_notes(&mut self) -> Result<()> {
+    pub(super) fn make_payloads(&mut self) -> Result<()> {
         match &self.notes.form {
-            Some(form) => self.block.settle_notes(&**form),
+            Some(form) => self.block.make_payloads(&**form),
             None => Ok(()),
         }
     }

@@ -93,30 +93,30 @@ fn a_partition_that_was_dropped_meanwhile_is_in_no_edit_and_its_tables_go() {
 #[test]
 fn files_in_doubt_gather_until_they_are_taken() {
     let doubt = UnconfirmedFiles::default();
-    let let_go = Arc::new(AtomicUsize::new(0));
+    let discarded = Arc::new(AtomicUsize::new(0));
     doubt.note([table("7:a-c")].into_iter(), FileNo(50));
-    drop(doubt.until_installed(vec![value(&let_go)]));
+    drop(doubt.until_installed(vec![value(&discarded)]));
     let tables = [table("9:a-c"), table("10:d-e")];
     doubt.note(tables.into_iter(), FileNo(51));
-    drop(doubt.until_installed(vec![value(&let_go), value(&let_go)]));
+    drop(doubt.until_installed(vec![value(&discarded), value(&discarded)]));
     // Their edit is durable.
-    doubt.until_installed(vec![value(&let_go)]).keep();
+    doubt.until_installed(vec![value(&discarded)]).keep();
     let DoubtfulFiles { tables, segments, values } = doubt.take();
     let files: Vec<_> = tables.iter().map(|meta| meta.file.0).collect();
     assert_eq!((files, segments), (vec![7, 9, 10], vec![FileNo(50), FileNo(51)]));
     assert!(doubt.take().tables.is_empty());
     drop(values);
-    assert_eq!(let_go.load(Ordering::Relaxed), 3);
+    assert_eq!(discarded.load(Ordering::Relaxed), 3);
     // The manifest may still not take edits.
-    drop(doubt.until_installed(vec![value(&let_go)]));
+    drop(doubt.until_installed(vec![value(&discarded)]));
     drop(doubt);
-    assert_eq!(let_go.load(Ordering::Relaxed), 3);
+    assert_eq!(discarded.load(Ordering::Relaxed), 3);
 }
 
 /// A value that counts its drop.
-fn value(let_go: &Arc<AtomicUsize>) -> PendingHandle {
-    let let_go = let_go.clone();
+fn value(discarded: &Arc<AtomicUsize>) -> PendingHandle {
+    let discarded = discarded.clone();
     PendingHandle::new(Vec::new(), move || {
-        let_go.fetch_add(1, Ordering::Relaxed);
+        discarded.fetch_add(1, Ordering::Relaxed);
     })
 }

@@ -156,7 +156,7 @@ fn a_sync_that_gathers_when_the_log_fails_is_not_made() {
     ask(&test);
     test.faults.start_log();
     let failure = Error::new(ErrorKind::Io, "values were not synced");
-    let error = while_it_gathers(&test, || test.log.begin_again(&failure)).unwrap_err();
+    let error = while_it_gathers(&test, || drop(test.log.fail(failure.clone()))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     assert!(test.faults.take_log().iter().all(|op| op.kind != OpKind::Sync));
     assert_eq!(test.log.durable_seq().get(), 2);
@@ -173,7 +173,7 @@ fn a_sync_during_which_the_log_fails_makes_nothing_durable() {
     let synced = std::thread::scope(|scope| {
         let syncing = scope.spawn(|| test.log.sync_all());
         barrier.wait();
-        test.log.begin_again(&failure);
+        test.log.fail(failure.clone());
         barrier.wait();
         syncing.join().unwrap()
     });

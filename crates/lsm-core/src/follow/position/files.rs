@@ -1,5 +1,5 @@
 //! The look at the files alone: the part of [`FollowPosition`] for a folder without the cursor of a living
-//! primary. The invariants are those of `follow/tail.rs`.
+//! primary. The invariants are those of `follow/position.rs`.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
-//! [`Tables`]: the first tables of an epoch, made of the replayed log.
+//! [`ReplayedTables`]: the first tables of an epoch, made of the replayed log.
 //!
-//! Used by `recovery.rs`, which knows the order of the steps. This file does not know the manifest.
+//! Used by `db/recovery.rs`, which knows the order of the steps. This file does not know the manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clear_seqs::clear_seqs_added;
-use super::hook_binding::HooksOf;
-use super::spans::spans_added;
 use crate::compaction::{JobHooks, JobOutcome, Merge, RunContext, TableFactory};
+use crate::db::clear_seqs::clear_seqs_added;
+use crate::db::hook_binding::HooksOf;
+use crate::db::spans::spans_added;
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit};
@@ -39,7 +39,7 @@ pub(super) fn store_sections(
 
 /// The tables that replayed operations were written to. If they are dropped before they are kept,
 /// they are removed: attempts of an open must not fill a disk that is too full for a new epoch.
-pub(super) struct Tables<'a> {
+pub(super) struct ReplayedTables<'a> {
     factory: &'a TableFactory,
     /// The version of the manifest and of everything that was written since: a tombstone may be
     /// dropped only if neither has an entry that it deletes.
@@ -53,7 +53,7 @@ pub(super) struct Tables<'a> {
     made: Vec<FileName>,
 }
 
-impl Drop for Tables<'_> {
+impl Drop for ReplayedTables<'_> {
     fn drop(&mut self) {
         for name in &self.made {
             // A file that cannot be removed is an orphan file, and the next open removes it.
@@ -62,15 +62,15 @@ impl Drop for Tables<'_> {
     }
 }
 
-impl<'a> Tables<'a> {
+impl<'a> ReplayedTables<'a> {
     pub(super) fn new(
         version: &DbVersion,
         factory: &'a TableFactory,
         hooks: &'a HooksOf,
         unix_time: Duration,
-    ) -> Tables<'a> {
+    ) -> ReplayedTables<'a> {
         let version = version.clone();
-        Tables {
+        ReplayedTables {
             factory,
             version,
             changes: Vec::new(),
@@ -115,13 +115,13 @@ impl<'a> Tables<'a> {
             // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
             // one at the maximum the newest version of each key.
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
-            let stages = JobHooks::new(&hooks, &snapshots, &[], None).without_readers();
-            let stages = stages.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
+            let job_hooks = JobHooks::new(&hooks, &snapshots, &[], None).without_readers();
+            let job_hooks = job_hooks.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
             let merge = Merge::flush(&[memtable], partition);
             let context = RunContext {
                 factory,
                 tables: &tables,
-                stages,
+                job_hooks,
                 should_stop: &|_| false,
                 sources: None,
                 unix_seconds: self.unix_time.as_secs(),

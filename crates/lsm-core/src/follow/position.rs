@@ -56,7 +56,7 @@ pub(super) struct FollowPosition {
 
 impl FollowPosition {
     pub(super) fn new(manifest: ManifestTail, lease: Option<Lease>) -> FollowPosition {
-        let mut tail = FollowPosition {
+        let mut position = FollowPosition {
             manifest,
             cursor: None,
             is_primary_dead: false,
@@ -72,8 +72,8 @@ impl FollowPosition {
             ends: BTreeMap::new(),
             taken: None,
         };
-        tail.note_epoch();
-        tail
+        position.note_epoch();
+        position
     }
 
     pub(super) fn version(&self) -> &Arc<DbVersion> {
@@ -252,7 +252,7 @@ impl FollowPosition {
         if !self.reach_settled(inner, edit)? {
             return Ok(None);
         }
-        // In this order, see the top of this file.
+        // In this order: see the top of `round.rs`.
         let (visible, reach) = if self.is_primary_dead {
             self.last_written(inner, cursor)?
         } else {
@@ -407,7 +407,7 @@ impl FollowPosition {
         let mut is_changed = !self.memtables.contains_key(&id);
         let slabs = &inner.slabs;
         let memtables = self.memtables.entry(id).or_insert_with(|| ReplicaMemtables::new(slabs));
-        if !memtables.let_go_of_flushed(flushed) {
+        if !memtables.drop_flushed(flushed) {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
