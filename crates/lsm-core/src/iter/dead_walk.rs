@@ -13,7 +13,7 @@
 //! 2. `since` is no smaller than the numbers of these versions, and of the clear or deleted range if one lies below
 //!    it. So each reader from `since` to `seq` finds the range dead as well.
 
-use super::merge::Direction;
+use super::Direction;
 use crate::types::{SeqNo, Trailer};
 
 /// The number of entries in a row that are passed before a range is looked for, and between two

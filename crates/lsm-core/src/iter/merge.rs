@@ -19,15 +19,9 @@
 
 use std::cmp::Ordering;
 
-use super::InternalIter;
+use super::{Direction, InternalIter, SkipOlder};
 use crate::error::Result;
 use crate::types::{KeyRef, SeqNo, Trailer, prefix8};
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    Forward,
-    Backward,
-}
 
 /// A valid source.
 #[derive(Clone, Copy)]
@@ -152,7 +146,7 @@ impl<I: MergeSource> MergeIter<I> {
 
     /// Puts the best of the others on top if it precedes what is there.
     #[inline]
-    fn settle_top(&mut self) {
+    fn fix_top(&mut self) {
         if self.precedes(self.rest[0], self.top) {
             std::mem::swap(&mut self.rest[0], &mut self.top);
             self.sift_down(0);
@@ -189,7 +183,7 @@ impl<I: MergeSource> MergeIter<I> {
             self.sift_down(parent);
         }
         if !self.rest.is_empty() {
-            self.settle_top();
+            self.fix_top();
         }
         Ok(())
     }
@@ -209,7 +203,7 @@ impl<I: MergeSource> MergeIter<I> {
         } else if !self.rest.is_empty() {
             // Only the top can be out of order: no other source has moved.
             self.top.prefix = top.prefix();
-            self.settle_top();
+            self.fix_top();
         }
         self.has_stayed = self.top.source == moved_source;
         Ok(())
@@ -358,29 +352,6 @@ impl<I: MergeSource> InternalIter for MergeIter<I> {
         self.current().run_before(Some(until.map_or(other, |until| until.min(other))))
     }
 
-    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
-        // Sources that move alone would be on the wrong side of the present entry.
-        if self.direction == Direction::Backward {
-            return Ok(false);
-        }
-        // The source of the present entry alone: another one may have newer entries on the way, and has its turn
-        // when the merge comes to it.
-        match self.sources[self.top.source].pass_older(until, seq) {
-            Ok(false) => Ok(false),
-            moved => self.top_moved(moved.map(drop)).map(|()| true),
-        }
-    }
-
-    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
-        if self.direction == Direction::Forward {
-            return Ok(false);
-        }
-        match self.sources[self.top.source].pass_older_back(from, seq) {
-            Ok(false) => Ok(false),
-            moved => self.top_moved(moved.map(drop)).map(|()| true),
-        }
-    }
-
     #[inline]
     fn next_in_run(&mut self) -> Result<Trailer> {
         let moved = self.sources[self.top.source].next_in_run();
@@ -388,6 +359,26 @@ impl<I: MergeSource> InternalIter for MergeIter<I> {
             self.clear();
         }
         moved
+    }
+}
+
+impl<I: MergeSource + SkipOlder> SkipOlder for MergeIter<I> {
+    fn skip_older(
+        &mut self,
+        direction: Direction,
+        border: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<bool> {
+        // Sources that move alone would be on the wrong side of the present entry.
+        if direction != self.direction {
+            return Ok(false);
+        }
+        // The source of the present entry alone: another one may have newer entries on the way, and has its turn
+        // when the merge comes to it.
+        match self.sources[self.top.source].skip_older(direction, border, seq) {
+            Ok(false) => Ok(false),
+            moved => self.top_moved(moved.map(drop)).map(|()| true),
+        }
     }
 }
 

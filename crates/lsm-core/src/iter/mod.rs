@@ -167,18 +167,6 @@ pub trait InternalIter {
         0
     }
 
-    /// Moves forward past the entries before `until` (all, without it), if every entry that it passes is older
-    /// than `seq`; `false` if the cursor does not know that without a read, and has not moved. Only while
-    /// [`InternalIter::valid`]. It may stop earlier. `false` is the default.
-    fn pass_older(&mut self, _until: Option<&[u8]>, _seq: SeqNo) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// As [`InternalIter::pass_older`], backwards past the entries of `from` and of greater keys.
-    fn pass_older_back(&mut self, _from: &[u8], _seq: SeqNo) -> Result<bool> {
-        Ok(false)
-    }
-
     /// As [`InternalIter::next`], to an entry of the run that the last call of
     /// [`InternalIter::run_before`] returned; returns its trailer. Only such steps came after that call. A cursor
     /// that knows runs overrides it, because it need not look for an end.
@@ -189,13 +177,51 @@ pub trait InternalIter {
     }
 }
 
-/// Moves to the first entry whose user key is not before `until`; past the end without it.
-pub(crate) fn seek_until<I: InternalIter>(iter: &mut I, until: Option<&[u8]>) -> Result<()> {
-    if let Some(until) = until {
-        return iter.seek(Some(KeyRef::seek(until, SeqNo::MAX)));
+/// The direction of a walk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To greater keys.
+    Forward,
+    /// To smaller keys.
+    Backward,
+}
+
+/// A cursor that can skip the entries which a deleted range hides.
+pub trait SkipOlder: InternalIter {
+    /// Moves in `direction` past the entries on this side of `border`, a user key: forward those of smaller keys,
+    /// backward those of this key and of greater ones; without it, all. Every entry that it passes is older than
+    /// `seq`. Returns `false` if the cursor does not know that without a read, and has not moved. It may stop earlier.
+    /// Only while [`InternalIter::valid`]. Default: `false`.
+    ///
+    /// # Errors
+    /// Those of a seek.
+    fn skip_older(
+        &mut self,
+        direction: Direction,
+        border: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<bool> {
+        let _ = (direction, border, seq);
+        Ok(false)
     }
-    iter.seek_before(None)?;
-    if iter.valid() { iter.next() } else { Ok(()) }
+}
+
+/// Moves in `direction` past all entries on this side of `border`; see [`SkipOlder`].
+pub(crate) fn skip_to_border<I: InternalIter>(
+    iter: &mut I,
+    direction: Direction,
+    border: Option<&[u8]>,
+) -> Result<()> {
+    match (direction, border) {
+        (Direction::Forward, Some(border)) => iter.seek(Some(KeyRef::seek(border, SeqNo::MAX))),
+        (Direction::Forward, None) => {
+            iter.seek_before(None)?;
+            if iter.valid() { iter.next() } else { Ok(()) }
+        }
+        (Direction::Backward, border) => {
+            iter.seek_before(Some(KeyRef::seek(border.unwrap_or_default(), SeqNo::MAX)))
+        }
+    }
 }
 
 /// The move of [`InternalIter::next_key`] for any cursor: by comparing the keys of entries.

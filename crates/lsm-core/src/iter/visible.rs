@@ -16,8 +16,7 @@ use std::ops::Bound;
 
 use super::dead_walk::{DeadEntries, DeadWalk};
 use super::floors::Floors;
-use super::merge::Direction;
-use super::{InternalIter, STEPS_BEFORE_SEEK};
+use super::{Direction, InternalIter, STEPS_BEFORE_SEEK, SkipOlder};
 use crate::error::Result;
 use crate::types::{EntryKind, KeyRef, SeqNo, SpanLayers, Trailer};
 
@@ -95,7 +94,7 @@ impl<I: InternalIter> VisibleIter<I> {
     feature = "internals",
     expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")
 )]
-impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
+impl<I: SkipOlder, D: DeadEntries> VisibleIter<I, D> {
     /// The memory of walks over dead entries.
     #[inline]
     pub fn memory(&self) -> &D {
@@ -354,7 +353,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             }
             // All that is older in the range is passed over in one seek.
             if let Some(part) = self.floors.hiding(trailer.seq())
-                && self.inner.pass_older(part.end.as_deref(), part.seq)?
+                && self.inner.skip_older(Direction::Forward, part.end.as_deref(), part.seq)?
             {
                 walk.pass_over(&self.memory, part.seq, self.seq);
                 continue;
@@ -433,11 +432,10 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         }
         let KeyRef { user, trailer } = self.inner.key();
         self.floors.at(user);
-        if let Some(part) = self.floors.hiding(trailer.seq()) {
-            let start = part.start.as_deref().unwrap_or_default();
-            if self.inner.pass_older_back(start, part.seq)? {
-                walk.pass_over(&self.memory, part.seq, self.seq);
-            }
+        if let Some(part) = self.floors.hiding(trailer.seq())
+            && self.inner.skip_older(Direction::Backward, part.start.as_deref(), part.seq)?
+        {
+            walk.pass_over(&self.memory, part.seq, self.seq);
         }
         Ok(())
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::prefix::PrefixQuery;
 use crate::error::Result;
-use crate::iter::{InternalIter, MergeSource, forward_to_variants, seek_until};
+use crate::iter::{
+    Direction, InternalIter, MergeSource, SkipOlder, forward_to_variants, skip_to_border,
+};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
@@ -123,31 +125,6 @@ impl MergeSource for Source {
 impl InternalIter for Source {
     forward_to_variants!(Source: Memtable, Table, Level);
 
-    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
-        match self {
-            Source::Level(cursor) => return cursor.pass_older(until, seq),
-            Source::Memtable(_, newest) | Source::Table(_, newest) if *newest >= seq => {
-                return Ok(false);
-            }
-            Source::Memtable(cursor, _) => seek_until(cursor, until)?,
-            Source::Table(cursor, _) => seek_until(cursor, until)?,
-        }
-        Ok(true)
-    }
-
-    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
-        let before = Some(KeyRef::seek(from, SeqNo::MAX));
-        match self {
-            Source::Level(cursor) => return cursor.pass_older_back(from, seq),
-            Source::Memtable(_, newest) | Source::Table(_, newest) if *newest >= seq => {
-                return Ok(false);
-            }
-            Source::Memtable(cursor, _) => cursor.seek_before(before)?,
-            Source::Table(cursor, _) => cursor.seek_before(before)?,
-        }
-        Ok(true)
-    }
-
     #[inline]
     fn key(&self) -> KeyRef<'_> {
         match self {
@@ -155,5 +132,24 @@ impl InternalIter for Source {
             Source::Table(cursor, _) => cursor.key(),
             Source::Level(cursor) => cursor.key(),
         }
+    }
+}
+
+impl SkipOlder for Source {
+    fn skip_older(
+        &mut self,
+        direction: Direction,
+        border: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<bool> {
+        match self {
+            Source::Level(cursor) => return cursor.skip_older(direction, border, seq),
+            Source::Memtable(_, newest) | Source::Table(_, newest) if *newest >= seq => {
+                return Ok(false);
+            }
+            Source::Memtable(cursor, _) => skip_to_border(cursor, direction, border)?,
+            Source::Table(cursor, _) => skip_to_border(cursor, direction, border)?,
+        }
+        Ok(true)
     }
 }

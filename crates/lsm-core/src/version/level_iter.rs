@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Level, Table, TableContext};
 use crate::error::Result;
-use crate::iter::{InternalIter, seek_until};
+use crate::iter::{Direction, InternalIter, SkipOlder, skip_to_border};
 use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
@@ -157,7 +157,7 @@ impl<C: TableCursor> LevelIter<C> {
         placed
     }
 
-    fn settle_forward(&mut self) -> Result<()> {
+    fn skip_ended_forward(&mut self) -> Result<()> {
         while let Some(table) = self.table.as_ref().filter(|table| !table.valid()) {
             table.end()?;
             self.enter(Some(self.index + 1), |table| table.seek(None))?;
@@ -165,7 +165,7 @@ impl<C: TableCursor> LevelIter<C> {
         Ok(())
     }
 
-    fn settle_backward(&mut self) -> Result<()> {
+    fn skip_ended_backward(&mut self) -> Result<()> {
         while self.table.as_ref().is_some_and(|table| !table.valid()) {
             self.enter(self.index.checked_sub(1), |table| table.seek_before(None))?;
         }
@@ -193,7 +193,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         // The fences choose the table, so a seek opens one table and not all of the level.
         let index = target.map_or(0, |target| self.level.index_of(target.user));
         self.enter(Some(index), |table| table.seek(target))?;
-        self.settle_forward()
+        self.skip_ended_forward()
     }
 
     fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
@@ -205,7 +205,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
             None => last,
         };
         self.enter(index, |table| table.seek_before(target))?;
-        self.settle_backward()
+        self.skip_ended_backward()
     }
 
     #[inline]
@@ -220,7 +220,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         if table.valid() {
             return Ok(());
         }
-        self.settle_forward()
+        self.skip_ended_forward()
     }
 
     #[inline]
@@ -234,42 +234,11 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
             return Ok(());
         }
         // All versions of a key are in one table.
-        self.settle_forward()
+        self.skip_ended_forward()
     }
 
     fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
         self.on_table().run_before(until)
-    }
-
-    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
-        let level = self.level.clone();
-        let ahead = level.tables()[self.index..].iter();
-        let mut ahead =
-            ahead.take_while(|table| until.is_none_or(|end| *table.meta.smallest.user < *end));
-        // Up to the first table with newer entries: it is walked.
-        let newer = ahead.find(|table| table.meta.newest() >= seq);
-        match newer.map(|table| &table.meta) {
-            Some(meta) if meta.file == self.current_table().meta.file => return Ok(false),
-            Some(meta) => self.seek(Some(KeyRef::seek(&meta.smallest.user, SeqNo::MAX)))?,
-            None => seek_until(self, until)?,
-        }
-        Ok(true)
-    }
-
-    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
-        let level = self.level.clone();
-        let back = level.tables()[..=self.index].iter().enumerate().rev();
-        let mut back = back.take_while(|(_, table)| *table.meta.largest.user >= *from);
-        let newer = back.find(|(_, table)| table.meta.newest() >= seq);
-        match newer {
-            Some((index, _)) if index == self.index => return Ok(false),
-            Some((index, _)) => {
-                self.enter(Some(index), |table| table.seek_before(None))?;
-                self.settle_backward()?;
-            }
-            None => self.seek_before(Some(KeyRef::seek(from, SeqNo::MAX)))?,
-        }
-        Ok(true)
     }
 
     #[inline]
@@ -291,6 +260,42 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         if table.valid() {
             return Ok(());
         }
-        self.settle_backward()
+        self.skip_ended_backward()
+    }
+}
+
+impl SkipOlder for LevelIter {
+    fn skip_older(
+        &mut self,
+        direction: Direction,
+        border: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<bool> {
+        let tables = self.level.tables();
+        // Up to the first table with newer entries: it is walked.
+        let newer = match direction {
+            Direction::Forward => (self.index..tables.len())
+                .take_while(|at| border.is_none_or(|end| *tables[*at].meta.smallest.user < *end))
+                .find(|at| tables[*at].meta.newest() >= seq),
+            Direction::Backward => (0..=self.index)
+                .rev()
+                .take_while(|at| {
+                    border.is_none_or(|start| *tables[*at].meta.largest.user >= *start)
+                })
+                .find(|at| tables[*at].meta.newest() >= seq),
+        };
+        match newer {
+            Some(index) if index == self.index => return Ok(false),
+            Some(index) if direction == Direction::Forward => {
+                self.enter(Some(index), |table| table.seek(None))?;
+                self.skip_ended_forward()?;
+            }
+            Some(index) => {
+                self.enter(Some(index), |table| table.seek_before(None))?;
+                self.skip_ended_backward()?;
+            }
+            None => skip_to_border(self, direction, border)?,
+        }
+        Ok(true)
     }
 }

@@ -33,6 +33,8 @@ impl ListIter {
 
 impl MergeSource for ListIter {}
 
+impl SkipOlder for ListIter {}
+
 impl InternalIter for ListIter {
     fn valid(&self) -> bool {
         self.at.is_some()
@@ -93,6 +95,8 @@ pub struct Counted {
 }
 
 impl MergeSource for Counted {}
+
+impl SkipOlder for Counted {}
 
 impl InternalIter for Counted {
     fn valid(&self) -> bool {
