@@ -273,9 +273,9 @@ pub mod hooks {
         AddedValue, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
         Dropped, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
         Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, KeySpan,
-        MovePlan, MoveRequest, MovesEnded, NOTED_BYTES_MAX, NoteForm, Origin, Output, OwnedEntry,
-        PartitionHooks, PendingHandle, Properties, Relocation, RelocationJob, Rules, Sealer,
-        StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes,
+        MovePlan, MoveRequest, MovesEnded, NOTED_BYTES_MAX, NamedChunk, NoteForm, Origin, Output,
+        OwnedEntry, PartitionHooks, PendingHandle, Properties, Relocation, RelocationJob, Rules,
+        Sealer, StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes,
         StoredValue, ValueStore, ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, KeyForm, PartitionId, VALUE_SEED};

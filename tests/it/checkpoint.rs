@@ -76,7 +76,7 @@ fn prepare(fs: &Arc<dyn Fs>, shelf: &TestValueStore) -> Db {
 fn memory() -> (MemFs, Arc<dyn Fs>, TestValueStore) {
     let mem = MemFs::new();
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
-    (mem, fs.clone(), TestValueStore::over(fs))
+    (mem, fs, TestValueStore::with_files())
 }
 
 fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
@@ -86,7 +86,7 @@ fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
 
 /// Opens the checkpoint with its own value store.
 fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, TestValueStore)> {
-    let shelf = TestValueStore::open(fs.clone(), Path::new(COPY))?;
+    let shelf = TestValueStore::open(&**fs, Path::new(COPY))?;
     Ok((open(fs, COPY, &shelf)?, shelf))
 }
 
@@ -243,8 +243,8 @@ fn a_value_store_that_fails_leaves_nothing_of_a_checkpoint() {
     for (blow, kind) in
         [(FailureMode::Fail, ErrorKind::Io), (FailureMode::Panic, ErrorKind::HookPanicked)]
     {
-        shelf.fuse.set("checkpoint", blow);
-        check_refused(&*fs, &db, kind, "the fuse of checkpoint");
+        shelf.fuse.set("named_chunks", blow);
+        check_refused(&*fs, &db, kind, "the fuse of named_chunks");
     }
     shelf.fuse.clear();
     db.checkpoint(COPY).unwrap();
@@ -278,7 +278,7 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
     let mem = MemFs::new();
     let faulty = FaultFs::over_mem(mem.clone());
     let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
-    let shelf = TestValueStore::over(fs.clone());
+    let shelf = TestValueStore::with_files();
     let db = prepare(&fs, &shelf);
     let expected = contents(&db);
     let images: Arc<Mutex<Vec<(String, MemFs, TestValueStore)>>> = Arc::default();
@@ -290,9 +290,8 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
         let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
         for outcome in outcomes {
             let image = seen.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
-            let after: Arc<dyn Fs> = Arc::new(image.clone());
             let what = format!("{outcome:?} before {op:?}");
-            taken.lock().unwrap().push((what, image, live.cut().on(after)));
+            taken.lock().unwrap().push((what, image, live.cut()));
         }
     }));
     db.checkpoint(COPY).unwrap();
@@ -305,8 +304,7 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
     }
     for outcome in CrashOutcome::ALL {
         let image = mem.crash_clone(outcome, &mut || 5);
-        let after: Arc<dyn Fs> = Arc::new(image.clone());
-        check_image(&image, shelf.cut().on(after), &expected, true);
+        check_image(&image, shelf.cut(), &expected, true);
     }
 }
 
@@ -315,7 +313,7 @@ fn run_with_fault(nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let faulty = FaultFs::over_mem(mem.clone());
     let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
-    let shelf = TestValueStore::over(fs.clone());
+    let shelf = TestValueStore::with_files();
     let db = prepare(&fs, &shelf);
     let expected = contents(&db);
     let at = faulty.op_count() + nth;
@@ -338,7 +336,7 @@ fn run_with_fault(nth: u64, action: FaultAction) -> bool {
         for outcome in [CrashOutcome::Nothing, CrashOutcome::Everything] {
             let image = mem.crash_clone(outcome, &mut || nth);
             let after: Arc<dyn Fs> = Arc::new(image.clone());
-            let left = open(&after, "/db", &shelf.cut().on(after.clone())).unwrap();
+            let left = open(&after, "/db", &shelf.cut()).unwrap();
             assert_eq!(left.partition("plain").unwrap().iter().count(), 12);
             let p = read(&left.partition("p").unwrap());
             assert!(expected[0].iter().all(|(key, value)| p.get(key) == Some(value)));

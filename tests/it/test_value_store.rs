@@ -1,14 +1,14 @@
 //! A value store in memory, and a fuse that makes hooks fail, for the tests of several files.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{
-    CompactionFilterFactory, Dropped, Entry, HookProvider, PendingHandle, Relocation,
-    RelocationJob, StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoredValue,
-    ValueStore, ValueStoreFactory,
+    ChunkId, CompactionFilterFactory, Dropped, Entry, HookProvider, NamedChunk, PendingHandle,
+    Relocation, RelocationJob, StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot,
+    StoredValue, ValueStore, ValueStoreFactory,
 };
 use lsm_core::types::EntryKind;
 use siltstone::{Error, ErrorKind, Result, ValueStoreStats};
@@ -68,8 +68,10 @@ pub struct TestValueStore {
     pub fuse: Fuse,
     /// `true` if jobs move every value that they meet.
     moves: bool,
-    /// The file system of its checkpoints; without one it makes none.
-    fs: Option<Arc<dyn Fs>>,
+    /// Names a file of its values for a checkpoint, which it makes then.
+    names_files: bool,
+    /// That of the partition, once it is open.
+    context: Option<StoreContext>,
     /// Called once, in the next checkpoint.
     in_checkpoint: Arc<Mutex<Option<Call>>>,
     /// Called once, in the next put.
@@ -96,14 +98,16 @@ impl TestValueStore {
         TestValueStore { moves, ..TestValueStore::default() }
     }
 
-    /// An empty store that makes checkpoints, in files of `fs`.
-    pub fn over(fs: Arc<dyn Fs>) -> TestValueStore {
-        TestValueStore { fs: Some(fs), ..TestValueStore::default() }
+    /// An empty store that supports checkpoints.
+    pub fn with_files() -> TestValueStore {
+        TestValueStore { names_files: true, ..TestValueStore::default() }
     }
 
     /// The store in a checkpoint in `dir`.
-    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<TestValueStore> {
-        let file = fs.open_read(&dir.join(FILE))?;
+    pub fn open(fs: &dyn Fs, dir: &Path) -> Result<TestValueStore> {
+        let chunks = fs.list(dir, "")?.into_iter().filter_map(|it| ChunkId::of_name(&it.name));
+        let newest = chunks.max().expect("the checkpoint has a file of values");
+        let file = fs.open_read(&newest.path(dir))?;
         let mut bytes = vec![0; file.len()? as usize];
         file.read_at(0, &mut bytes)?;
         let mut state = State::default();
@@ -116,12 +120,7 @@ impl TestValueStore {
             rest = &rest[16 + len..];
         }
         state.durable = state.values.clone();
-        Ok(TestValueStore { state: Arc::new(Mutex::new(state)), ..TestValueStore::over(fs) })
-    }
-
-    /// The same store, with checkpoints in files of `fs`.
-    pub fn on(self, fs: Arc<dyn Fs>) -> TestValueStore {
-        TestValueStore { fs: Some(fs), ..self }
+        Ok(TestValueStore { state: Arc::new(Mutex::new(state)), ..TestValueStore::with_files() })
     }
 
     /// Calls `call` in the next checkpoint, before anything is copied.
@@ -201,9 +200,6 @@ impl TestValueStore {
     }
 }
 
-/// The file of a checkpoint: number, length and bytes of each value.
-const FILE: &str = "SHELF";
-
 fn number(handle: &[u8]) -> u64 {
     u64::from_le_bytes(*handle.first_chunk().unwrap())
 }
@@ -217,11 +213,15 @@ impl ValueStoreFactory for TestValueStore {
         100
     }
 
-    fn open(&self, _: StoreContext, sections: &[StoreSection]) -> Result<Arc<dyn ValueStore>> {
+    fn open(
+        &self,
+        context: StoreContext,
+        sections: &[StoreSection],
+    ) -> Result<Arc<dyn ValueStore>> {
         for (edit, section) in sections {
             self.apply(*edit, section)?;
         }
-        Ok(Arc::new(self.clone()))
+        Ok(Arc::new(TestValueStore { context: Some(context), ..self.clone() }))
     }
 }
 
@@ -347,24 +347,24 @@ impl ValueStore for TestValueStore {
         Ok(())
     }
 
-    fn checkpoint(&self, _: &[StoreSection], dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+    /// A file with all values: number, length and bytes of each.
+    fn named_chunks(&self, _: &[StoreSection]) -> Result<Option<Vec<NamedChunk>>> {
+        if !self.names_files {
+            return Ok(None);
+        }
         let call = self.in_checkpoint.lock().unwrap().take();
         call.into_iter().for_each(|call| call());
-        let path = dir.join(FILE);
-        let fs = self.fs.as_ref().unwrap();
-        // Only for the first partition: all values are in one file.
-        if made.contains(&path) {
-            return Ok(());
-        }
-        made.push(path.clone());
-        let file = fs.open_append(&path, AppendMode::IfAbsent)?;
-        self.fuse.pass("checkpoint")?;
+        let context = self.context.as_ref().unwrap();
+        let id = context.new_chunk();
+        let file = context.fs.open_append(&id.path(&context.dir), AppendMode::IfAbsent)?;
+        self.fuse.pass("named_chunks")?;
         let values = self.state.lock().unwrap().values.clone();
         for (n, value) in values {
             file.append(&[&n.to_le_bytes()[..], &value.len().to_le_bytes(), &value].concat())?;
         }
         file.sync()?;
-        fs.sync_dir(dir)
+        context.fs.sync_dir(&context.dir)?;
+        Ok(Some(vec![NamedChunk { id, end: file.len()?, is_open: false }]))
     }
 }
 

@@ -2,17 +2,16 @@
 //! calls of the engine. The work is done by `shared.rs`, `syncing.rs` and `blob_gc.rs`.
 
 use std::any::Any;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lsm_core::clock::Pace;
 use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::{AppendMode, copy, link_or_copy};
+use lsm_core::fs::AppendMode;
 use lsm_core::hooks::{
-    self, ChunkId, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, Relocation, RelocationJob,
-    StoreContext, StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore,
+    self, Dropped, Entry, MovePlan, MoveRequest, NamedChunk, PendingHandle, Relocation,
+    RelocationJob, StoreContext, StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore,
     ValueStoreFactory,
 };
 use lsm_core::stats::ValueStoreStats;
@@ -298,47 +297,21 @@ impl ValueStore for LargeStore {
         stats
     }
 
-    fn checkpoint(
-        &self,
-        sections: &[StoreSection],
-        dir: &Path,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
+    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<NamedChunk>>> {
         let shared = &self.0;
         // The files that the version names, and no others: those of older versions may be removed
         // meanwhile.
         let named = self.named(sections)?;
         let mut state = shared.state.lock();
-        // A file that a checkpoint has linked is never appended to.
+        // A checkpoint links what is not open, and copies the rest.
         shared.seal_idle(&mut state, |_| true);
         let known = &state.chunks.by_id;
         let chunks = named.by_id.iter().filter(|(_, chunk)| chunk.has_named_values());
         let chunks = chunks.map(|(id, chunk)| {
             let is_open = known.get(id).is_some_and(|known| known.is_open);
-            (*id, is_open, chunk.end)
+            NamedChunk { id: *id, end: chunk.end, is_open }
         });
-        let chunks: Vec<_> = chunks.collect();
-        drop(state);
-        for (id, is_open, end) in chunks {
-            let from = shared.context.chunk_path(id);
-            let to = id.path(dir);
-            made.push(to.clone());
-            let fs = &*shared.context.fs;
-            // A writer in use left it open. A link would share the later appends of that writer.
-            if is_open {
-                copy(fs, &from, &to, Some(end))?;
-            } else {
-                link_or_copy(fs, &from, &to, Some(end))?;
-            }
-        }
-        // The checkpoint counts as made when this returns, so its names must stay after a crash.
-        shared.context.fs.sync_names(dir, made)
-    }
-
-    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<(ChunkId, u64)>>> {
-        let named = self.named(sections)?;
-        let chunks = named.by_id.iter().filter(|(_, chunk)| chunk.has_named_values());
-        Ok(Some(chunks.map(|(id, chunk)| (*id, chunk.end)).collect()))
+        Ok(Some(chunks.collect()))
     }
 }
 

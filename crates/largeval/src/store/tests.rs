@@ -1,5 +1,6 @@
 //! Handles and values that a correct writer of this version does not make, and failed syncs.
 
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use lsm_core::clock::SystemClock;

@@ -231,7 +231,8 @@ fn chunks(
         }
         has_stores = true;
         // Without the code of a store all of its files are read: nothing says which bytes never change.
-        named.extend(follower.named_chunks(partition)?.into_iter().flatten());
+        let chunks = follower.named_chunks(partition)?.into_iter().flatten();
+        named.extend(chunks.map(|chunk| (chunk.id, chunk.end)));
     }
     if !has_stores {
         return Ok(Vec::new());

@@ -2,8 +2,8 @@
 //! continue.
 //!
 //! All memtables are sealed between two groups of writers; then only these are flushed, until the
-//! version with exactly their entries is pinned. Its tables are linked, or copied if that fails,
-//! value stores copy the values of its handles, and a manifest that names the tables and no log is
+//! version with exactly their entries is pinned. Its tables are linked, or copied if that fails, and so
+//! are the chunk files with the values of its handles. A manifest that names the tables and no log is
 //! published last.
 //!
 //! A checkpoint has the database's id: its tables carry it. It is the same database with a separate
@@ -11,8 +11,8 @@
 //!
 //! Invariants:
 //! 1. The manifest is the last thing to appear: a folder without one is refused as a database.
-//! 2. The version is pinned until the manifest is written, so no table is deleted before it was
-//!    linked, and no value reclaimed before it was copied.
+//! 2. The version is pinned until the manifest is written, so no table and no chunk file is deleted before
+//!    it was linked or copied.
 //! 3. When it fails, its files are removed, the manifest first.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ use super::handle::Db;
 use super::log::LogRetention;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{Fs, link_or_copy};
+use crate::fs::{Fs, copy, link_or_copy};
+use crate::hooks::NamedChunk;
 use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{DbVersion, HookKind, LogCut, Manifest, RetainedLog};
@@ -43,7 +44,7 @@ impl Db {
     /// independent of it: neither ever changes a table. It has the same database id.
     ///
     /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; [`ErrorKind::Unsupported`] if a
-    /// partition has a value store that makes no checkpoints, or whose code is missing; those of
+    /// partition has a value store that does not name its files, or whose code is missing; those of
     /// flushing, of the files and of the value stores. Its files are removed then, except the
     /// folder; the remains after a crash are refused as a database.
     ///
@@ -51,8 +52,8 @@ impl Db {
     /// Durable once this returns.
     ///
     /// # Cost
-    /// A flush of all partitions, a link (or a copy) of each table, three syncs; what value stores
-    /// do. Writers wait no longer than for the sealing of memtables.
+    /// A flush of all partitions, a link (or a copy) of each table and chunk file, three syncs. Writers wait no
+    /// longer than for the sealing of memtables.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<SeqNo> {
         self.inner().checkpoint(dir.as_ref())
     }
@@ -70,7 +71,9 @@ impl DbInner {
         let mut made = Vec::new();
         let DbContext { fs, dir: from, .. } = &self.context;
         let written = link_tables(&**fs, from, dir, &version, &mut made)
-            .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
+            .and_then(|()| link_chunks(&**fs, from, dir, &version, &pinned, &mut made))
+            // The names before the manifest that needs them.
+            .and_then(|()| fs.sync_names(dir, &made))
             .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
         if written.is_err() {
             remove_checkpoint(&**fs, dir, name, &made);
@@ -130,8 +133,7 @@ fn link_tables(
         made.push(file.path(dir));
         link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
     }
-    // The names of the tables before the manifest that needs them.
-    fs.sync_names(dir, made)
+    Ok(())
 }
 
 fn write_manifest(
@@ -166,8 +168,10 @@ fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) 
     }
 }
 
-/// Makes value stores copy the values that the tables of `version` refer to.
-fn copy_values(
+/// Links or copies the chunk files with the values that the tables of `version` name.
+fn link_chunks(
+    fs: &dyn Fs,
+    from: &Path,
     dir: &Path,
     version: &DbVersion,
     pinned: &[Pinned],
@@ -186,14 +190,21 @@ fn copy_values(
         // Of the version: values that the store has dropped since, or before, may be reclaimed at
         // any time.
         let sections = &stored.store_sections;
-        let copied = store.call("checkpoint", |store| store.checkpoint(sections, dir, made));
-        copied.map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => {
-                let message = format!("the value store {:?} supports no checkpoints", hook.name);
-                Error::because(ErrorKind::Unsupported, message, error)
+        let named = store.call("named_chunks", |store| store.named_chunks(sections))?;
+        let Some(chunks) = named else {
+            let message = format!("the value store {:?} supports no checkpoints", hook.name);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        for NamedChunk { id, end, is_open } in chunks {
+            let to = id.path(dir);
+            made.push(to.clone());
+            // A link would share the later appends to a file that is still written to.
+            if is_open {
+                copy(fs, &id.path(from), &to, Some(end))?;
+            } else {
+                link_or_copy(fs, &id.path(from), &to, Some(end))?;
             }
-            _ => error,
-        })?;
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::position::FollowPosition;
 use super::{Follower, Inner, SyncExtent, SyncReach};
 use crate::db::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::ChunkId;
+use crate::hooks::NamedChunk;
 use crate::types::SeqNo;
 use crate::version::{DbVersion, PartitionVersion};
 use crate::wal::LogPlace;
@@ -71,7 +71,7 @@ impl Follower {
     pub(crate) fn named_chunks(
         &self,
         partition: &PartitionVersion,
-    ) -> Result<Option<Vec<(ChunkId, u64)>>> {
+    ) -> Result<Option<Vec<NamedChunk>>> {
         let followed = self.inner.partitions.read().by_id.get(&partition.id).cloned();
         let hooks = followed.map(|followed| followed.hooks());
         let Some(store) = hooks.as_ref().and_then(|hooks| hooks.store.as_ref()) else {

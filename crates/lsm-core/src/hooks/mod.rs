@@ -53,9 +53,9 @@ pub use repair::{
 };
 pub use sealer::Sealer;
 pub use store::{
-    AddedValue, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded, PendingHandle,
-    Relocation, RelocationJob, StoreEdit, StoreFigures, StoreSnapshot, StoredValue, ValueStore,
-    ValueStoreFactory,
+    AddedValue, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded, NamedChunk,
+    PendingHandle, Relocation, RelocationJob, StoreEdit, StoreFigures, StoreSnapshot, StoredValue,
+    ValueStore, ValueStoreFactory,
 };
 pub use store_context::{
     ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,
@@ -241,7 +241,7 @@ impl Hooks {
     }
 }
 
-/// The hooks of a partition whose code is at hand, and the rules of all of them.
+/// The hooks of a partition whose code is present, and the rules of all of them.
 #[derive(Clone, Default)]
 pub struct PartitionHooks {
     /// Filters in the order in which they run; at most one of them seals.

@@ -25,8 +25,8 @@
 //! is_durable     for each handle at the end of the log that is not known to be synced
 //! edit, apply    the values that only the log named, which the open wrote to tables
 //! snapshot       the chunk files that it needs: an open for writing removes all others
-//! (use)          put, value, relocate, sync, edit, apply, reclaim, plan_moves, stats, checkpoint: on any
-//!                thread, at the same time; `apply` and `reclaim` one at a time, in the order of edits
+//! (use)          put, value, relocate, sync, edit, apply, reclaim, plan_moves, stats, named_chunks: on
+//!                any thread, at the same time; `apply` and `reclaim` one at a time, in the order of edits
 //! (close)        the store is dropped; nothing else is called
 //! ```
 //!
@@ -44,12 +44,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Entry;
 use super::store_context::{ChunkId, StoreContext, StoreSection};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::stats::ValueStoreStats;
 use crate::types::Process;
 
@@ -117,7 +116,7 @@ pub trait ValueStore: Any + Send + Sync {
     /// The value of a handle. It touches no file: a missing one is an error of the read.
     ///
     /// # Errors
-    /// Corruption if it is no handle; [`ErrorKind::Unsupported`] if a later version wrote it.
+    /// Corruption if it is no handle; [`ErrorKind::Unsupported`](crate::error::ErrorKind::Unsupported) if a later version wrote it.
     fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>>;
 
     /// Returns the new place of a value in a job. Called for every handle that survives a compaction, and for
@@ -186,7 +185,7 @@ pub trait ValueStore: Any + Send + Sync {
     /// the plan of the call before. The default has none.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if there is no room for the [`within`](MoveRequest::within) that was asked for.
+    /// [`ErrorKind::NoSpace`](crate::error::ErrorKind::NoSpace) if there is no room for the [`within`](MoveRequest::within) that was asked for.
     fn plan_moves(&self, request: &MoveRequest<'_>) -> Result<MovePlan> {
         let _ = request;
         Ok(MovePlan::Nothing(None))
@@ -200,43 +199,34 @@ pub trait ValueStore: Any + Send + Sync {
     /// each wake-up.
     fn stats(&self, figures: StoreFigures) -> ValueStoreStats;
 
-    /// Copies every value that the tables of one version of the partition name into the folder `dir`, for a
+    /// Returns the chunk files that the tables of one version of the partition name values of, for a backup or a
     /// checkpoint. `sections` are those of the version: a store that applies them to an empty state has what the
     /// tables name. The present state of this store may be another: values that the version does not name may be
-    /// reclaimed during the call, and those that it names are not. Later changes do not change the copy.
+    /// reclaimed during the call, and those that it names are not.
     ///
-    /// The call adds the path of every file to `made` before it creates the file. If the checkpoint fails,
-    /// now or later, the database removes these files. The database uses names that begin with a
-    /// hexadecimal number, and `LOCK` and `EXPORT`; chunk files keep their names.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is not implemented, which is the default. The checkpoint fails.
-    ///
-    /// # Durability
-    /// The copies and their names are durable once this returns. The manifest of the checkpoint is written
-    /// later.
-    fn checkpoint(
-        &self,
-        sections: &[StoreSection],
-        dir: &Path,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
-        let _ = (sections, dir, made);
-        Err(Error::new(ErrorKind::Unsupported, "the value store supports no checkpoints"))
-    }
-
-    /// Returns the chunk files that the tables of one version of the partition name values of, for a backup, each
-    /// with the end of the last such value. The bytes before this end never change. `sections` are those of the
-    /// version, as in [`ValueStore::checkpoint`].
-    ///
-    /// `None`, the default: not known. Then each backup reads all chunk files.
+    /// `None`, the default: not known. Then each backup reads all chunk files, and a checkpoint fails with
+    /// [`ErrorKind::Unsupported`](crate::error::ErrorKind::Unsupported).
     ///
     /// # Errors
     /// Sections that the store did not make.
-    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<(ChunkId, u64)>>> {
+    ///
+    /// # Durability
+    /// The files and their names are durable.
+    fn named_chunks(&self, sections: &[StoreSection]) -> Result<Option<Vec<NamedChunk>>> {
         let _ = sections;
         Ok(None)
     }
+}
+
+/// A chunk file that tables name values of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedChunk {
+    /// The file.
+    pub id: ChunkId,
+    /// The end of the last such value. The bytes before it never change.
+    pub end: u64,
+    /// Values may be appended to it. A checkpoint copies such a file, and links others.
+    pub is_open: bool,
 }
 
 /// A value in a store, by its handle.
@@ -429,7 +419,7 @@ pub struct JobValues {
     pub added: Vec<AddedValue>,
     /// As [`Dropped::Handles`].
     pub dropped: Vec<Vec<u8>>,
-    /// Values that the job moved: kept with its tables, let go if it fails.
+    /// Values that the job moved: kept with its tables, discarded if it fails.
     pub relocated: Vec<PendingHandle>,
     /// [`ValueStoreStats::sync_failure_count`] when the job began.
     pub sync_failure_count: u64,

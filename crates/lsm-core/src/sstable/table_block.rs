@@ -85,7 +85,7 @@ impl<'a> OpenTable<'a> {
         self.0.properties()
     }
 
-    /// As [`SstReader::hook_value`].
+    /// As `SstReader::hook_value`.
     #[inline]
     pub fn hook_value<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> Option<&'a T> {
         self.0.hook_value(make)
