@@ -319,7 +319,7 @@ pub mod metahive {
         GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, Integrity, MetaHive, MetaHiveOptions,
         MetadataProvider, RepairOptions, Replica, ScrubCounts, ScrubMark, ScrubOptions,
         ScrubProgress, ScrubReport, Sealing, Statistics, TableReport, Unflushed, Verdict, Verified,
-        VerifiedBy, VerifiedRange, checksum, group, judge, payload, table_seal,
+        VerifiedBy, VerifiedRange, checksum, judge, payload, table_seal,
     };
 }
 

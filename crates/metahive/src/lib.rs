@@ -73,9 +73,8 @@
 //! ```
 //!
 //! [`scrub()`] verifies a whole partition on the device. [`explain()`] reports everything that is stored
-//! for one key. [`group`] verifies entries that are in memory already. With a [`MetadataProvider`], an
-//! application stores its own metadata instead of checksums. [`RepairOptions`], [`Replica`] and
-//! [`ErrorHandler`] control the repair of damaged entries.
+//! for one key. With a [`MetadataProvider`], an application stores its own metadata instead of checksums.
+//! [`RepairOptions`], [`Replica`] and [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
 mod block_digests;
@@ -87,7 +86,6 @@ mod counts;
 pub mod decoders;
 mod explain;
 mod filter;
-pub mod group;
 mod inspect;
 mod mend;
 mod metahive;

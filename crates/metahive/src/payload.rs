@@ -30,7 +30,7 @@ use std::fmt;
 use lsm_core::codec::{Malformed, Reader, put_u64};
 use lsm_core::error::Result;
 use lsm_core::hooks::NoteForm;
-use lsm_core::types::{EntryKind, SeqNo};
+use lsm_core::types::SeqNo;
 
 use crate::checksum;
 
@@ -207,15 +207,6 @@ impl Payload {
     }
 }
 
-/// Returns `true` if an entry is metadata: its key has the suffix, it is a tombstone, and its payload begins
-/// with its own stored sequence number. A deletion has no payload and is never taken for it.
-#[inline]
-pub fn is_metadata(key: &[u8], kind: EntryKind, payload: &[u8], stored_seq: SeqNo) -> bool {
-    entry_key(key).is_some()
-        && kind == EntryKind::Tombstone
-        && payload.first_chunk().is_some_and(|head| u64::from_le_bytes(*head) == stored_seq.get())
-}
-
 /// The metadata key of `key`.
 pub fn metadata_key(key: &[u8]) -> Vec<u8> {
     let mut plus = Vec::with_capacity(key.len() + 1);
@@ -282,19 +273,6 @@ mod tests {
             let SumOfSum::Short(short) = made.sum_of_sum else { unreachable!("it was just made") };
             assert!(!SumOfSum::Short(short ^ 1 << bit).is_of(sum), "{bit}");
         }
-    }
-
-    #[test]
-    fn a_deletion_is_never_taken_for_metadata() {
-        let seq = SeqNo::new(9).expect("small");
-        let bytes = Payload::new(seq, 1).encode();
-        let tombstone = EntryKind::Tombstone;
-        assert!(is_metadata(b"k\x01", tombstone, &bytes, seq));
-        assert!(!is_metadata(b"k\x01", tombstone, b"", seq));
-        assert!(!is_metadata(b"k\x01", tombstone, &bytes, SeqNo::ZERO));
-        assert!(!is_metadata(b"k\x01", EntryKind::Value, &bytes, seq));
-        assert!(!is_metadata(b"k\x02", tombstone, &bytes, seq));
-        assert!(!is_metadata(b"\x01", tombstone, &bytes, seq));
     }
 
     #[test]

@@ -38,13 +38,8 @@ impl Faults {
     }
 
     /// Takes the first out, if there is one.
-    pub(crate) fn take_first(&mut self) -> Option<Fault> {
+    pub fn take_first(&mut self) -> Option<Fault> {
         (!self.0.is_empty()).then(|| self.0.remove(0))
-    }
-
-    /// All of them, in the order in which they were found.
-    pub fn into_all(self) -> Vec<Fault> {
-        self.0
     }
 }
 

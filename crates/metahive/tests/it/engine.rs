@@ -10,7 +10,7 @@ use lsm_core::hooks::{
 };
 use lsm_core::internals::compaction::{DropDecision, DropRules};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
-use metahive::payload::{Payload, entry_key, is_metadata};
+use metahive::payload::{Payload, entry_key};
 use metahive::table_seal::TableSeal;
 use metahive::{MetaHive, Verdict, judge};
 
@@ -55,7 +55,9 @@ impl Stored {
     }
 
     pub fn is_metadata(&self) -> bool {
-        is_metadata(&self.key, self.kind, &self.value, self.seq)
+        entry_key(&self.key).is_some()
+            && self.kind == EntryKind::Tombstone
+            && self.value.starts_with(&self.seq.get().to_le_bytes())
     }
 }
 
@@ -284,7 +286,7 @@ impl Engine {
         out.end_block(false);
         out.finish_table(&mut *filter);
         self.next_file = out.tables.last().unwrap().file + 1;
-        (out.tables, faults.into_all())
+        (out.tables, std::iter::from_fn(|| faults.take_first()).collect())
     }
 
     fn cut(&self, filter: &mut dyn CompactionFilter, out: &mut Outputs) {

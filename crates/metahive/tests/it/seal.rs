@@ -7,9 +7,8 @@ use lsm_core::hooks::{
     CompactionFilterFactory, Decision, Emitter, Faults, HiddenSink, Job, JobKind, Output,
 };
 use lsm_core::types::SeqNo;
-use metahive::group::{State, verify_group};
 use metahive::payload::{Payload, metadata_key};
-use metahive::{Integrity, MetaHive, MetaHiveOptions, Statistics, Verdict, checksum};
+use metahive::{MetaHive, MetaHiveOptions, Statistics, Verdict, checksum};
 
 use crate::engine::{Engine, Stored, Table, check_sealed, seq};
 
@@ -171,29 +170,4 @@ fn a_provider_keeps_what_it_made_through_compactions() {
     };
     let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::default(), &job);
     assert!(started.is_err());
-}
-
-#[test]
-fn a_group_in_memory_is_verified_without_a_job() {
-    let mut engine = Engine::default();
-    let entries = vec![
-        Stored::value(b"a", 1, b"x"),
-        Stored::value(b"a", 2, b"y"),
-        Stored::value(b"a\0", 3, b"z"),
-    ];
-    engine.snapshots = vec![seq(1), seq(9)];
-    let mut table = engine.flush(&MetaHive::default(), entries);
-    let states = |table: &Table| {
-        let entries: Vec<_> = table.entries.iter().map(Stored::entry).collect();
-        verify_group(&Integrity, &entries)
-    };
-    let valid = State::Judged(Verdict::Valid);
-    let metadata = State::Metadata;
-    assert_eq!(states(&table), [valid, valid, valid, metadata, metadata, metadata]);
-    table.entries[1].value[0] ^= 1;
-    table.entries.remove(3);
-    let corrupt = State::Judged(Verdict::DataCorrupt);
-    assert_eq!(states(&table), [valid, corrupt, State::Unsealed, metadata, metadata]);
-    table.entries.remove(0);
-    assert_eq!(states(&table), [corrupt, State::Unsealed, State::Orphan, metadata]);
 }
