@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::commit::Commit;
 use super::handle::{Db, Partition};
-use super::prepared::{Prepared, Sections};
+use super::prepared::{PerSection, Prepared};
 use super::require::{Requirement, Requirements, Subject};
 use super::write::{
     Admission, HANDLE_BYTES, check_operand, check_value, check_write, commit, inline_bytes,
@@ -418,9 +418,9 @@ impl Batch {
             }
             // The usual batch, without a list of sections.
             (Some((state, rules, section)), 0) => {
-                Sections::One(prepare(db, state, *rules, section)?)
+                PerSection::One(prepare(db, state, *rules, section)?)
             }
-            (first, _) => Sections::Many(
+            (first, _) => PerSection::Many(
                 first
                     .into_iter()
                     .chain(sections)

@@ -59,6 +59,22 @@ impl<'a, T: Clone> PerOperation<'a, T> {
     }
 }
 
+/// One item per section of a batch. The usual batch has one section, and allocates no list for it.
+#[derive(Clone)]
+pub(super) enum PerSection<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> PerSection<T> {
+    pub(super) fn as_slice(&self) -> &[T] {
+        match self {
+            PerSection::One(one) => std::slice::from_ref(one),
+            PerSection::Many(many) => many,
+        }
+    }
+}
+
 impl PreparedSection<'_> {
     /// The same, for a batch that outlives the buffers of its writer's call.
     fn into_owned(self) -> PreparedSection<'static> {
@@ -128,26 +144,10 @@ impl PreparedSection<'_> {
 /// A batch ready for the commit path. It borrows the buffers of the call that writes it.
 #[derive(Clone)]
 pub(super) struct Prepared<'a> {
-    pub(super) sections: Sections<'a>,
+    pub(super) sections: PerSection<PreparedSection<'a>>,
     pub(super) options: WriteOptions,
     /// Absent in the usual batch, which pays a word and a branch for it.
     pub(super) requirements: Option<Box<Requirements>>,
-}
-
-/// The sections of a batch; the usual batch has one and allocates no list for it.
-#[derive(Clone)]
-pub(super) enum Sections<'a> {
-    One(PreparedSection<'a>),
-    Many(Vec<PreparedSection<'a>>),
-}
-
-impl<'a> Sections<'a> {
-    fn as_slice(&self) -> &[PreparedSection<'a>] {
-        match self {
-            Sections::One(section) => std::slice::from_ref(section),
-            Sections::Many(sections) => sections,
-        }
-    }
 }
 
 impl<'a> Prepared<'a> {
@@ -158,9 +158,9 @@ impl<'a> Prepared<'a> {
     /// The same, for a batch that waits in a queue: a leader of another thread cannot borrow from it.
     pub(super) fn into_owned(self) -> Prepared<'static> {
         let sections = match self.sections {
-            Sections::One(section) => Sections::One(section.into_owned()),
-            Sections::Many(sections) => {
-                Sections::Many(sections.into_iter().map(PreparedSection::into_owned).collect())
+            PerSection::One(section) => PerSection::One(section.into_owned()),
+            PerSection::Many(sections) => {
+                PerSection::Many(sections.into_iter().map(PreparedSection::into_owned).collect())
             }
         };
         Prepared { sections, options: self.options, requirements: self.requirements }
@@ -186,27 +186,12 @@ impl<'a> Prepared<'a> {
     }
 
     /// The sections of its frame.
-    pub(super) fn frame(&self) -> FrameSections<'_> {
+    pub(super) fn frame(&self) -> PerSection<Section<'_>> {
         match &self.sections {
-            Sections::One(section) => FrameSections::One([section.as_section()]),
-            Sections::Many(sections) => {
-                FrameSections::Many(sections.iter().map(PreparedSection::as_section).collect())
+            PerSection::One(section) => PerSection::One(section.as_section()),
+            PerSection::Many(sections) => {
+                PerSection::Many(sections.iter().map(PreparedSection::as_section).collect())
             }
-        }
-    }
-}
-
-/// The sections of a batch as a frame takes them; again without a list for one.
-pub(super) enum FrameSections<'a> {
-    One([Section<'a>; 1]),
-    Many(Vec<Section<'a>>),
-}
-
-impl<'a> FrameSections<'a> {
-    pub(super) fn as_slice(&self) -> &[Section<'a>] {
-        match self {
-            FrameSections::One(section) => section,
-            FrameSections::Many(sections) => sections,
         }
     }
 }

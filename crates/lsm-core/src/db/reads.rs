@@ -102,6 +102,19 @@ impl Partition {
         self.alive(&self.state().view(), Some(snapshot)).map(Alive::fixed)
     }
 
+    /// The arguments of a get in `view` at `seq`.
+    #[inline(always)]
+    fn get_context<'a>(
+        &'a self,
+        view: &'a ReadView,
+        seq: SeqNo,
+        alive: Option<Alive<'a>>,
+    ) -> GetContext<'a> {
+        let state = self.state();
+        let tables = &*self.db().setup.tables;
+        GetContext { view, tables, store: state.store(), operator: state.operator(), seq, alive }
+    }
+
     #[inline]
     fn look<T>(
         &self,
@@ -111,11 +124,7 @@ impl Partition {
     ) -> Result<T> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let state = self.state();
-        let tables = &*self.db().setup.tables;
-        let store = state.store();
-        let operator = state.operator();
-        let alive = self.alive(&view, snapshot);
-        let context = GetContext { view: &view, tables, store, operator, seq, alive };
+        let context = self.get_context(&view, seq, self.alive(&view, snapshot));
         let hooks = state.load_hooks();
         let pinned = PinnedView { context, hooks: &hooks, partition: &state.name };
         let looked = state.key_form.with_stored(key, |key| look(&pinned, key));
@@ -154,12 +163,8 @@ impl Partition {
     #[inline]
     pub(super) fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
-        let tables = &*self.db().setup.tables;
         let state = self.state();
-        let store = state.store();
-        let operator = state.operator();
-        let alive = self.alive(&view, snapshot);
-        let context = GetContext { view: &view, tables, store, operator, seq, alive };
+        let context = self.get_context(&view, seq, self.alive(&view, snapshot));
         let found = state.key_form.with_stored(key, |key| read::get(&context, key));
         found.map_err(|error| error.in_partition(&state.name))
     }
@@ -175,13 +180,10 @@ impl Partition {
         keys: &[K],
     ) -> Result<Vec<Option<Slice>>> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
-        let tables = &*self.db().setup.tables;
         let state = self.state();
-        let store = state.store();
-        let operator = state.operator();
         let alive = self.alive(&view, snapshot).map(Alive::fixed);
         let alive = alive.as_ref().map(|alive| alive.of(state.key_form));
-        let context = GetContext { view: &view, tables, store, operator, seq, alive };
+        let context = self.get_context(&view, seq, alive);
         let found = read::multi_get(&context, state.key_form, keys);
         found.map_err(|error| error.in_partition(&state.name))
     }

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::commit::{Commit, Committed};
 use super::handle::Partition;
 use super::inject::InMemory;
-use super::prepared::{PerOperation, Prepared, PreparedSection, Sections};
+use super::prepared::{PerOperation, PerSection, Prepared, PreparedSection};
 use super::require::{Refusal, Requirements};
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
@@ -211,7 +211,7 @@ pub(super) enum Admission {
     Try,
 }
 
-/// Writes one operation: the implementation of `put` and `delete`.
+/// Writes one operation: the implementation of `put`, `delete` and `merge`.
 fn write_one(
     partition: &Partition,
     kind: EntryKind,
@@ -264,7 +264,7 @@ fn write_section(
     // commit path checks the key again.
     let rules_epoch = state.rules_epoch();
     push_operation(state, section, kind, key, value, &mut pending)?;
-    let sections = Sections::One(prepare(db, state, rules_epoch, section)?);
+    let sections = PerSection::One(prepare(db, state, rules_epoch, section)?);
     commit(db, Prepared { sections, options, requirements: None }, pending)
 }
 

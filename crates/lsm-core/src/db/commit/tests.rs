@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use super::queue::Queue;
 use super::{CommitPath, Committed, Refusal};
 use crate::batch::damaged_key;
-use crate::db::prepared::{PerOperation, Prepared, PreparedSection, Sections};
+use crate::db::prepared::{PerOperation, PerSection, Prepared, PreparedSection};
 use crate::db::require::{Requirement, Requirements, Subject};
 use crate::db::testing::{EPOCH, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
@@ -155,7 +155,7 @@ pub(super) fn prepare(
         places: PerOperation::One(places.remove(0)),
         rules_epoch: partition.rules_epoch(),
     };
-    Prepared { sections: Sections::One(section), options: durability.into(), requirements: None }
+    Prepared { sections: PerSection::One(section), options: durability.into(), requirements: None }
 }
 
 fn fail_append(nth: u64) -> FaultRule {
