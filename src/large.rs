@@ -168,6 +168,21 @@ impl Partition {
         largeval::put_stream(&self.0, key.as_ref(), len).map(BlobWriter)
     }
 
+    /// Returns whether values at or above a threshold go to chunk files:
+    /// [`PartitionOptions::large_values`](crate::PartitionOptions::large_values). Without them a value is held in memory as a whole.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// assert!(db.partition_with("media", options)?.has_large_values());
+    /// assert!(!db.partition("users")?.has_large_values());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn has_large_values(&self) -> bool {
+        self.0.value_store().is_some()
+    }
+
     /// Opens the value of `key` for reading in parts. Each part is verified before it is returned. The
     /// reader returns the value as it is at the call, even if the key is overwritten or deleted later.
     ///
