@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Partition whose entries may expire; it must be new, or always served so
     #[arg(long, value_name = "PARTITION")]
     expire: Vec<String>,
+    /// Partition whose values of 64 KiB and more are in chunk files; those from 1 MiB on stream
+    #[arg(long, value_name = "PARTITION")]
+    large_values: Vec<String>,
     /// Be a node of this shard: refuse keys of hash slots that it does not own, which are all before `shards create`
     #[arg(long, value_name = "NAME")]
     shard: Option<String>,
@@ -81,6 +84,9 @@ pub(crate) struct LimitArgs {
     /// Bytes of a key or value in a request
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     value_bytes: usize,
+    /// Bytes of a value that streams
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 30)]
+    streamed_bytes: u64,
     /// Bytes of a request, of a transaction and of the values of a reply
     #[arg(long, value_name = "BYTES", default_value_t = 128 << 20)]
     request_bytes: usize,
@@ -109,6 +115,7 @@ impl LimitArgs {
         Limits {
             clients: self.clients,
             argument_bytes: self.value_bytes,
+            streamed_bytes: self.streamed_bytes,
             request_bytes: self.request_bytes,
             reply_bytes: self.request_bytes,
             pipeline: self.pipeline.max(1),
@@ -166,6 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.levels = args.level.iter().cloned().collect();
     options.predict = args.predict;
     options.expiring.clone_from(&args.expire);
+    options.large_values.clone_from(&args.large_values);
     options.shard.clone_from(&args.shard);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
     options.users = users(args)?;

@@ -9,13 +9,16 @@
 //! 2. No request is read while replies wait to be sent: a client that does not read costs the memory of one round.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use siltstone::ErrorKind;
 use tokio::task::spawn_blocking;
 
+use crate::arrival::{Admission, Arrival, admission};
+use crate::blob::{Blob, Stored};
 use crate::budget::Incomplete;
-use crate::commands::{COMMANDS, Verb};
+use crate::commands::{COMMANDS, Verb, find};
 use crate::execute::execute;
 use crate::exposition::count;
 use crate::failure::{Failure, Patience};
@@ -29,10 +32,11 @@ use crate::shared::Shared;
 use crate::stream::Stream;
 
 /// The state after a round.
-#[derive(PartialEq, Eq)]
 enum Round {
     /// More requests are in the buffer.
     More,
+    /// The last reply is this value, which follows it.
+    Value(Box<Blob>),
     /// All requests that are there were answered.
     Drained,
     /// The connection ends.
@@ -44,13 +48,16 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
     let session = Box::new(Session::new(shared.front.next_id(), &shared));
     let limits = shared.options.limits.of_requests();
     let mut incomplete = Incomplete::new(shared.front.incomplete.clone());
-    let mut connection =
-        Connection { shared, session: Some(session), incoming: Incoming::default(), limits };
+    let mut connection = Connection::new(shared, session, limits);
     // After the begin of the end: what has arrived is read and answered, and nothing is waited for.
     let mut is_last = false;
     loop {
         let front = &connection.shared.front;
-        let event = if is_last { Event::Readable } else { front.wait(&mut stream).await };
+        let limit = connection.idle_limit();
+        let event = match is_last {
+            true => Event::Readable,
+            false => front.wait_within(&mut stream, limit).await,
+        };
         match event {
             Event::Readable => {}
             Event::Draining => is_last = true,
@@ -62,7 +69,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
             Err(_) => return stream,
         }
-        if connection.answer(&mut stream).await == Round::Ends {
+        if matches!(connection.answer(&mut stream).await, Round::Ends) {
             return stream;
         }
         connection.incoming.rest();
@@ -80,16 +87,83 @@ struct Connection {
     session: Option<Box<Session>>,
     incoming: Incoming,
     limits: RequestLimits,
+    /// The long value that comes, and the one that has come before the rest of its request.
+    arrival: Option<Arrival>,
+    arrived: Option<Result<Stored, Failure>>,
 }
 
 impl Connection {
+    fn new(shared: Arc<Shared>, session: Box<Session>, limits: RequestLimits) -> Connection {
+        let session = Some(session);
+        let incoming = Incoming::default();
+        Connection { shared, session, incoming, limits, arrival: None, arrived: None }
+    }
+
+    /// The time for which the client may be silent. A long value that does not come on keeps a file and the database open.
+    fn idle_limit(&self) -> Option<Duration> {
+        let limits = &self.shared.options.limits;
+        let has_value = self.arrival.is_some() || self.arrived.is_some();
+        let of_value = has_value.then_some(limits.write);
+        limits.idle.into_iter().chain(of_value).min()
+    }
+
+    /// Decides on a long value that begins.
+    async fn begin_value(&mut self, key: Bytes, len: u64) {
+        let Some(session) = &self.session else { return self.incoming.hold() };
+        self.arrival = Some(match admission(&self.shared, session, &key, len) {
+            Admission::Hold => return self.incoming.hold(),
+            Admission::Stream(partition, epoch) => Arrival::begin(partition, epoch, key, len).await,
+            Admission::Refuse(failure) => Arrival::refused(failure),
+        });
+        self.incoming.take();
+    }
+
+    /// Takes what is there of a long value. Returns whether requests come next.
+    async fn receive(&mut self) -> Result<bool, &'static str> {
+        let Some(arrival) = &mut self.arrival else { return Ok(true) };
+        while let Some(piece) = self.incoming.piece() {
+            arrival.write(&self.shared, piece).await;
+        }
+        if !self.incoming.end_value()? {
+            return Ok(false);
+        }
+        if let Some(arrival) = self.arrival.take() {
+            self.arrived = Some(arrival.end().await);
+        }
+        Ok(true)
+    }
+
+    /// Sends the bytes of a long value. Returns whether the client has all of them.
+    async fn send_value(&mut self, stream: &mut Stream, mut blob: Box<Blob>) -> bool {
+        let limit = self.shared.options.limits.write;
+        let mut piece = Vec::new();
+        while blob.len() > 0 {
+            let read = spawn_blocking(move || blob.read(&mut piece).map(|()| (blob, piece))).await;
+            // The length is sent, so its client can learn of a failure by the end of the connection alone.
+            let Ok(Ok((rest, bytes))) = read else {
+                count(&self.shared.front.counts.broken);
+                return false;
+            };
+            if !matches!(send(stream, &bytes, limit).await, Ok(true)) {
+                count(&self.shared.front.counts.slow);
+                return false;
+            }
+            blob = rest;
+            piece = bytes;
+        }
+        matches!(send(stream, b"\r\n", limit).await, Ok(true))
+    }
+
     /// Answers all requests that are complete.
     async fn answer(&mut self, stream: &mut Stream) -> Round {
         loop {
             let mut out = BytesMut::new();
             let mut reply_count = 0;
-            let round = self.round(&mut out, &mut reply_count).await;
+            let mut round = self.round(&mut out, &mut reply_count).await;
             if let Err(failure) = self.sync().await {
+                if matches!(round, Round::Value(_)) {
+                    round = Round::More;
+                }
                 // No reply of the round may say that a write is there.
                 out.clear();
                 for _ in 0..reply_count {
@@ -102,6 +176,11 @@ impl Connection {
                 return Round::Ends;
             }
             match round {
+                Round::Value(blob) => {
+                    if !self.send_value(stream, blob).await {
+                        return Round::Ends;
+                    }
+                }
                 Round::More => tokio::task::yield_now().await,
                 round => return round,
             }
@@ -113,10 +192,22 @@ impl Connection {
         let pipeline = self.shared.options.limits.pipeline;
         let output_bytes = self.shared.options.limits.output_bytes;
         while *reply_count < pipeline && out.len() < output_bytes {
-            let reply = match self.incoming.next(&self.limits) {
+            let next = match self.receive().await {
+                Ok(true) => self.incoming.next(&self.limits),
+                Ok(false) => return Round::Drained,
+                Err(wrong) => Next::Broken(wrong),
+            };
+            let reply = match next {
                 Next::More => return Round::Drained,
+                // The value may take long: what was answered is sent before.
+                Next::Long { .. } if *reply_count > 0 => return Round::More,
+                Next::Long { key, len } => {
+                    self.begin_value(key, len).await;
+                    continue;
+                }
                 Next::Request(request) => self.reply(request).await,
                 Next::TooLarge(what) => {
+                    self.arrived = None;
                     count(&self.shared.front.counts.too_large);
                     if let Some(session) = &mut self.session {
                         session.break_queue();
@@ -139,6 +230,9 @@ impl Connection {
             if session.ends {
                 return Round::Ends;
             }
+            if let Some(blob) = reply.blob() {
+                return Round::Value(blob);
+            }
         }
         Round::More
     }
@@ -147,8 +241,14 @@ impl Connection {
     async fn reply(&mut self, request: Vec<Bytes>) -> Reply {
         let begun = self.shared.options.clock.now();
         let Some(session) = &mut self.session else { return lost() };
-        let (mut command, mut outcome) =
-            execute(&self.shared, session, &request, Patience::MustNotWait);
+        let (mut command, mut outcome) = match self.arrived.take() {
+            Some(Ok(stored)) => {
+                session.stream = Some(stored);
+                (find(&request[0]), Err(Failure::MayWait))
+            }
+            Some(Err(failure)) => (find(&request[0]), Err(failure)),
+            None => execute(&self.shared, session, &request, Patience::MustNotWait),
+        };
         if matches!(outcome, Err(Failure::MayWait | Failure::Fenced)) {
             let Some(session) = self.session.take() else { return lost() };
             let shared = self.shared.clone();
@@ -237,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::front::Front;
-    use crate::node::Node;
+    use crate::node::{Node, NodeOptions};
     use crate::options::Options;
     use crate::place::Place;
 
@@ -255,17 +355,16 @@ mod tests {
         let limits = options.limits.of_requests();
         let front = Front::new(options.limits, None);
         let node =
-            Node::open(place(&url, folders.path().join("first")), true, None, Vec::new(), None)
+            Node::open(place(&url, folders.path().join("first")), true, NodeOptions::default())
                 .unwrap();
         let shared = Arc::new(Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap()));
-        let session = Some(Box::new(Session::new(1, &shared)));
-        let incoming = Incoming::default();
-        let mut connection = Connection { shared: shared.clone(), session, incoming, limits };
+        let session = Box::new(Session::new(1, &shared));
+        let mut connection = Connection::new(shared.clone(), session, limits);
         let set = ["SET", "a", "1"].map(Bytes::from);
         let session = connection.session.as_mut().unwrap();
         assert!(execute(&shared, session, &set, Patience::MayWait).1.is_ok());
         let successor =
-            Node::open(place(&url, folders.path().join("second")), false, None, Vec::new(), None)
+            Node::open(place(&url, folders.path().join("second")), false, NodeOptions::default())
                 .unwrap();
         successor.promote().unwrap();
         shared.node.demote().unwrap();

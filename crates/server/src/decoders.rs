@@ -13,7 +13,7 @@ use crate::users::Users;
 use crate::{Wanted, http};
 
 const LIMITS: RequestLimits =
-    RequestLimits { arguments: 64, argument_bytes: 4 << 10, bytes: 16 << 10 };
+    RequestLimits { arguments: 64, argument_bytes: 4 << 10, bytes: 16 << 10, long_bytes: 32 };
 
 /// Cuts bytes into requests, whole and in pieces: the requests are the same. Their arguments go through the decoders
 /// of arguments.
@@ -33,9 +33,23 @@ pub fn request(bytes: &[u8]) {
 fn requests(bytes: &[u8], piece: usize) -> Vec<Next> {
     let mut incoming = Incoming::default();
     let mut found = Vec::new();
+    let mut value = Vec::new();
     for piece in bytes.chunks(piece) {
         incoming.room().extend_from_slice(piece);
         loop {
+            while let Some(piece) = incoming.piece() {
+                value.extend_from_slice(&piece);
+            }
+            if incoming.is_receiving() {
+                match incoming.end_value() {
+                    Ok(false) => break,
+                    Ok(true) => found.push(Next::Request(vec![std::mem::take(&mut value).into()])),
+                    Err(what) => {
+                        found.push(Next::Broken(what));
+                        return found;
+                    }
+                }
+            }
             match incoming.next(&LIMITS) {
                 Next::More => break,
                 Next::Broken(what) => {
@@ -48,6 +62,10 @@ fn requests(bytes: &[u8], piece: usize) -> Vec<Next> {
                     found.push(Next::Request(copies.collect()));
                 }
                 next @ Next::TooLarge(_) => found.push(next),
+                next @ Next::Long { .. } => {
+                    found.push(next);
+                    drop(incoming.take());
+                }
             }
         }
         incoming.rest();

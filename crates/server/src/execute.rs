@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use siltstone::{Durability, ErrorKind};
 
+use crate::blob::Stored;
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
 use crate::failure::{Failure, Patience};
 use crate::info;
@@ -70,7 +71,7 @@ pub(crate) fn wrong_count(spec: &Spec) -> Failure {
 }
 
 /// Checks the number of arguments, and the rights of the user.
-fn admit(
+pub(crate) fn admit(
     shared: &Shared,
     session: &Session,
     spec: &Spec,
@@ -247,6 +248,17 @@ pub(crate) fn may_write(primary: &Primary, session: &Session) -> Result<(), Fail
     Ok(())
 }
 
+/// The value of the request that came as a stream, if it did.
+fn streamed(primary: &Primary, session: &mut Session) -> Result<Option<Stored>, Failure> {
+    let stream = session.stream.take();
+    if stream.as_ref().is_some_and(|stream| stream.epoch != primary.epoch) {
+        let text =
+            "READONLY this server was taken over while the value came, and nothing was written";
+        return Err(Failure::fixed(text));
+    }
+    Ok(stream)
+}
+
 /// Runs a command that writes, as one commit, and again after a conflict.
 fn change(
     shared: &Shared,
@@ -257,6 +269,7 @@ fn change(
 ) -> Result<Reply, Failure> {
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
+    let mut stream = streamed(primary, session)?;
     let bytes: usize = arguments.iter().map(Bytes::len).sum();
     if patience == Patience::MustNotWait && bytes > shared.options.limits.inline_bytes {
         return Err(Failure::MayWait);
@@ -276,10 +289,15 @@ fn change(
         if let Some(turn) = &turn {
             Keys::Of(spec, arguments).check(&turn.record())?;
         }
-        let change = Change::new(&partition, primary.db.batch(), primary.db.visible_seq());
-        let mut view = View { source: Source::Change(change), expiry, owned: None };
+        let read_at = primary.db.visible_seq();
+        let change = Change::new(&partition, primary.db.batch(), read_at, stream.is_some());
+        let source = Source::Change(change);
+        let mut view = View { source, expiry, owned: None, may_stream: false };
         let reply = data(shared, spec, &mut view, &session.partition, arguments)?;
-        let Source::Change(change) = view.source else { return Err(Failure::SYNTAX) };
+        let Source::Change(mut change) = view.source else { return Err(Failure::SYNTAX) };
+        if let Some(stream) = stream.take_if(|_| change.puts_stream) {
+            change.batch = change.batch.put_blob(stream.value);
+        }
         // A command that changes nothing has read one key at one moment, unless there are more.
         if change.batch.is_empty() && change.read_count < 2 {
             return if primary.db.is_fenced() { Err(Failure::Fenced) } else { Ok(reply) };
@@ -295,6 +313,10 @@ fn change(
             Ok(commit) => {
                 session.wrote(commit);
                 return Ok(reply);
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict && change.puts_stream => {
+                let text = "ERR the key was changed at the same moment, and nothing was written";
+                return Err(Failure::fixed(text));
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             Err(error) if error.kind() == ErrorKind::WouldStall => return Err(Failure::MayWait),

@@ -46,6 +46,8 @@ pub(crate) struct Counts {
     pub(crate) too_large: AtomicU64,
     pub(crate) idle: AtomicU64,
     pub(crate) slow: AtomicU64,
+    /// Values that could not be read to their end after their length was sent.
+    pub(crate) broken: AtomicU64,
 }
 
 /// The connections of a server or a router.
@@ -91,13 +93,18 @@ impl Front {
 
     /// Waits for bytes of the client, for the end of the server, or until the client was idle for too long.
     pub(crate) async fn wait(&self, stream: &mut Stream) -> Event {
+        self.wait_within(stream, self.limits.idle).await
+    }
+
+    /// As [`Front::wait`]. A client is idle for too long after `limit`.
+    pub(crate) async fn wait_within(&self, stream: &mut Stream, limit: Option<Duration>) -> Event {
         let mut draining = pin!(self.drain.notified());
         // Before the look at the mark, so that no notice is lost.
         draining.as_mut().enable();
         if self.is_draining() {
             return Event::Draining;
         }
-        let mut idle = self.limits.idle.map(|time| Box::pin(tokio::time::sleep(time)));
+        let mut idle = limit.map(|time| Box::pin(tokio::time::sleep(time)));
         poll_fn(|context| {
             if stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Event::Readable);

@@ -130,14 +130,14 @@ mod tests {
     use super::*;
     use crate::execute::execute;
     use crate::front::Front;
-    use crate::node::Node;
+    use crate::node::{Node, NodeOptions};
     use crate::options::Options;
     use crate::place::Place;
 
     #[test]
     fn a_look_at_the_health_waits_elsewhere_once() {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new(), None).unwrap();
+        let node = Node::open(Place::folder(folder.path()), true, NodeOptions::default()).unwrap();
         let options = Options::default();
         let front = Front::new(options.limits, None);
         let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());

@@ -44,6 +44,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrival;
+mod blob;
 mod budget;
 mod commands;
 mod connection;

@@ -95,6 +95,7 @@ pub(crate) fn connections(out: &mut Exposition, front: &Front) {
         ("too_large_requests_total", "Requests above a limit.", &counts.too_large),
         ("idle_connections_total", "Connections that were idle for too long.", &counts.idle),
         ("slow_connections_total", "Connections that did not read their replies.", &counts.slow),
+        ("broken_values_total", "Values that could not be read to their end.", &counts.broken),
     ];
     for (name, help, counter) in counters {
         out.one(name, "counter", help, value(counter));

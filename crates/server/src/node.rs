@@ -13,8 +13,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
-use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Partition, PartitionOptions, Readable};
-use siltstone::{Result, Slice, TimeUnit, TtlFilter, TtlRule};
+use siltstone::{Commit, Db, Durability, Epoch, Error, ErrorKind, LargeValueOptions, Partition};
+use siltstone::{PartitionOptions, Readable, Result, Slice, TimeUnit, TtlFilter, TtlRule};
 
 use crate::failure::Failure;
 use crate::place::{OpenPrimary, Place};
@@ -87,6 +87,7 @@ pub(crate) struct Node {
     own_address: Option<String>,
     primary_address: ArcSwapOption<String>,
     expiring: Arc<Expiring>,
+    large: Vec<String>,
     /// The name of its shard, if it has one from the options.
     shard: Option<String>,
     /// One change of the role at a time.
@@ -94,21 +95,34 @@ pub(crate) struct Node {
     is_promoting: AtomicBool,
 }
 
+/// The options of a [`Node`].
+#[derive(Default)]
+pub(crate) struct NodeOptions {
+    /// The address of this server for clients.
+    pub(crate) address: Option<String>,
+    /// Partitions whose entries may expire.
+    pub(crate) expiring: Vec<String>,
+    /// Partitions whose large values are in chunk files.
+    pub(crate) large: Vec<String>,
+    /// The name of its shard.
+    pub(crate) shard: Option<String>,
+}
+
 impl Node {
-    /// Opens `place` in a role. `address` is where clients reach this server, `shard` the name of its shard.
-    pub(crate) fn open(
-        place: Place,
-        is_primary: bool,
-        address: Option<String>,
-        expiring: Vec<String>,
-        shard: Option<String>,
-    ) -> Result<Node> {
+    /// Opens `place` in a role.
+    pub(crate) fn open(place: Place, is_primary: bool, options: NodeOptions) -> Result<Node> {
+        let NodeOptions { address, expiring, large, shard } = options;
+        if let Some(both) = large.iter().find(|name| expiring.contains(name)) {
+            let message =
+                format!("the entries of partition {both:?} cannot both expire and be large");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         let known = Arc::new(Expiring::default());
         known.0.store(Arc::new(expiring.into_iter().collect()));
         let expiring = known;
         let role = if is_primary {
             let name = shard.as_deref();
-            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring, name)?)
+            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring, &large, name)?)
         } else {
             Role::Reader(Reader::new(place.reader()?, &expiring, shard.clone()))
         };
@@ -118,6 +132,7 @@ impl Node {
             own_address: address,
             primary_address: ArcSwapOption::empty(),
             expiring,
+            large,
             shard,
             turn: Mutex::new(()),
             is_promoting: AtomicBool::new(false),
@@ -149,7 +164,7 @@ impl Node {
         let opened = self.place.promote(&reader.secondary);
         let begun = opened.and_then(|open| {
             let name = self.shard.as_deref();
-            begin(open, self.own_address.as_deref(), &self.expiring, name)
+            begin(open, self.own_address.as_deref(), &self.expiring, &self.large, name)
         });
         self.is_promoting.store(false, Ordering::Relaxed);
         self.role.store(Arc::new(Role::Primary(begun?)));
@@ -240,6 +255,7 @@ fn begin(
     open: OpenPrimary,
     address: Option<&str>,
     expiring: &Expiring,
+    large: &[String],
     shard: Option<&str>,
 ) -> Result<Primary> {
     let OpenPrimary { db, shipping } = open;
@@ -256,6 +272,10 @@ fn begin(
         }
         let rule = TtlRule::in_value(0).unit(TimeUnit::Millis);
         let options = PartitionOptions::new().filter(Arc::new(TtlFilter::stored(&rule)));
+        db.partition_with(name, options)?;
+    }
+    for name in large {
+        let options = PartitionOptions::new().large_values(LargeValueOptions::default());
         db.partition_with(name, options)?;
     }
     let noted = notes.get(ADDRESS)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use siltstone::clock::{Clock, SystemClock};
 
+use crate::blob::LONG_BYTES;
 use crate::level::Wanted;
 use crate::request::RequestLimits;
 use crate::users::Users;
@@ -30,6 +31,9 @@ pub struct Limits {
     pub arguments: usize,
     /// Bytes of a key or value in a request. Default: 64 MiB, which is that of the engine.
     pub argument_bytes: usize,
+    /// Bytes of a value that streams: that of a `SET` outside of a transaction, in a partition with
+    /// [large values](crate::Options::large_values). No more than a piece of it is in memory. Default: 4 GiB.
+    pub streamed_bytes: u64,
     /// Bytes of a request, and of all commands of a transaction. Default: 128 MiB.
     pub request_bytes: usize,
     /// Bytes of all requests that are not complete, and of transactions before their `EXEC`, above 64 KiB for each
@@ -59,6 +63,7 @@ impl Default for Limits {
             clients: 10_000,
             arguments: 100_000,
             argument_bytes: 64 << 20,
+            streamed_bytes: 4 << 30,
             request_bytes: 128 << 20,
             incomplete_bytes: 1 << 30,
             reply_bytes: 128 << 20,
@@ -79,6 +84,7 @@ impl Limits {
             arguments: self.arguments,
             argument_bytes: self.argument_bytes,
             bytes: self.request_bytes,
+            long_bytes: LONG_BYTES,
         }
     }
 }
@@ -103,6 +109,11 @@ pub struct Options {
     /// Partitions whose entries may expire (`SET` with `EX` or `PX`). A partition gets the rule when a primary begins, so
     /// it has to be empty or written by such a server.
     pub expiring: Vec<String>,
+    /// Partitions whose values of 64 KiB and more are in chunk files
+    /// ([`PartitionOptions::large_values`](siltstone::PartitionOptions::large_values)). Values from 1 MiB on stream there: `GET`,
+    /// `GETRANGE` and `SET` hold a piece of them, and no more. A partition gets this when a primary begins, and keeps it; those
+    /// that a program has made so need not be here. Its entries cannot expire. Default: none.
+    pub large_values: Vec<String>,
     /// The name of the shard to which this node belongs. The server refuses keys of slots that the shard does not own, so all
     /// of them before the first map. Default: none, unless the database has the slots of a shard.
     pub shard: Option<String>,
@@ -133,6 +144,7 @@ impl Default for Options {
             levels: HashMap::new(),
             predict: false,
             expiring: Vec::new(),
+            large_values: Vec::new(),
             shard: None,
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),

@@ -197,13 +197,14 @@ fn of_primary(
             Ok(()) => {}
         }
     }
+    let may_stream = !wish.is_many;
     let partition = primary.partition(&session.partition, false)?;
     let source = match &partition {
         None => Source::Nothing,
         Some(partition) if wish.is_many => Source::Snapshot(primary.db.snapshot().of(partition)),
         Some(partition) => Source::Live(partition),
     };
-    let mut view = View { source, expiry: shared.expiry_of(&session.partition), owned };
+    let mut view = View { source, expiry: shared.expiry_of(&session.partition), owned, may_stream };
     let reply = work(&mut view)?;
     // After the read, so that the fence came after it.
     if primary.db.is_fenced() {
@@ -231,11 +232,13 @@ fn of_reader(
     let wait = if may_wait { shared.options.wait } else { Duration::ZERO };
     let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
     let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
+    let may_stream = !wish.is_many;
     let known = reader.partition(&session.partition)?;
     // After it: a reader learns of the expiry with the partition.
     let expiry = shared.expiry_of(&session.partition);
     let Some(partition) = known else {
-        let reply = work(&mut View { source: Source::Nothing, expiry, owned })?;
+        let mut view = View { source: Source::Nothing, expiry, owned, may_stream };
+        let reply = work(&mut view)?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
         let level = number_of(level);
         return Ok((reply, Served { level, as_of, is_primary: false, has_partition: false }));
@@ -247,7 +250,8 @@ fn of_reader(
             is_primary: false,
             has_partition: true,
         };
-        let mut view = View { source: Source::Reading(reading), expiry, owned: owned.clone() };
+        let mut view =
+            View { source: Source::Reading(reading), expiry, owned: owned.clone(), may_stream };
         split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))
     });
     match read {
@@ -277,7 +281,7 @@ mod tests {
     use super::*;
     use crate::commands::{COMMANDS, find};
     use crate::front::Front;
-    use crate::node::Node;
+    use crate::node::{Node, NodeOptions};
     use crate::options::Options;
     use crate::place::Place;
     use crate::shards::SlotSet;
@@ -286,8 +290,8 @@ mod tests {
     #[test]
     fn a_read_whose_slot_goes_meanwhile_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let shard = Some("a".to_owned());
-        let node = Node::open(Place::folder(folder.path()), true, None, Vec::new(), shard).unwrap();
+        let options = NodeOptions { shard: Some("a".to_owned()), ..NodeOptions::default() };
+        let node = Node::open(Place::folder(folder.path()), true, options).unwrap();
         let options = Options::default();
         let front = Front::new(options.limits, None);
         let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());

@@ -9,6 +9,8 @@ use std::fmt::Write;
 use bytes::{BufMut, Bytes, BytesMut};
 use siltstone::Slice;
 
+use crate::blob::Blob;
+
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
@@ -16,6 +18,8 @@ pub(crate) enum Reply {
     Simple(&'static str),
     Integer(i64),
     Value(Slice),
+    /// A long value, whose bytes follow what is written of the reply. It is no part of an array.
+    Blob(Box<Blob>),
     /// Bytes of the request.
     Echo(Bytes),
     Text(String),
@@ -56,12 +60,22 @@ impl Reply {
         }
     }
 
+    /// The long value whose bytes follow what is written of it.
+    pub(crate) fn blob(self) -> Option<Box<Blob>> {
+        match self {
+            Reply::Blob(blob) => Some(blob),
+            Reply::Attributed(_, reply) => reply.blob(),
+            _ => None,
+        }
+    }
+
     /// Appends its bytes to `out`.
     pub(crate) fn write(&self, out: &mut BytesMut, is_resp3: bool) {
         match self {
             Reply::Simple(text) => line(out, format_args!("+{text}")),
             Reply::Integer(number) => line(out, format_args!(":{number}")),
             Reply::Value(value) => bulk(out, value),
+            Reply::Blob(blob) => line(out, format_args!("${}", blob.len())),
             Reply::Echo(bytes) => bulk(out, bytes),
             Reply::Text(text) => bulk(out, text.as_bytes()),
             Reply::Nil if is_resp3 => out.put_slice(b"_\r\n"),

@@ -8,8 +8,12 @@
 //! 2. A request that exceeds a limit is skipped to its end, so the connection goes on. After bytes that are no request
 //!    there is no begin of the next one, and the connection ends.
 
+mod long;
+
 use bytes::{Buf, Bytes, BytesMut};
 use resp_rs::resp2::{self, Frame};
+
+use self::long::{Value, key_of_set};
 
 /// The longest line of an inline request, as of Redis.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -27,6 +31,8 @@ pub(crate) struct RequestLimits {
     pub(crate) arguments: usize,
     pub(crate) argument_bytes: usize,
     pub(crate) bytes: usize,
+    /// The length from which on the value of a `SET` is asked about: it may stream.
+    pub(crate) long_bytes: u64,
 }
 
 /// The next step of a connection.
@@ -35,6 +41,11 @@ pub(crate) enum Next {
     /// More bytes are needed.
     More,
     Request(Vec<Bytes>),
+    /// A long value of a `SET` begins. [`Incoming::hold`] or [`Incoming::take`] decides on it; until then this comes again.
+    Long {
+        key: Bytes,
+        len: u64,
+    },
     /// A request was skipped, for this reason.
     TooLarge(String),
     /// The bytes are no request.
@@ -44,8 +55,11 @@ pub(crate) enum Next {
 /// A request whose end is not there yet.
 #[derive(Debug)]
 struct Partial {
-    /// Arguments that are not complete.
+    /// All arguments, and those that are not complete.
+    count: u64,
     left: u64,
+    /// Its long value is held in memory.
+    is_held: bool,
     /// The end of what was looked at. 0 while the request is skipped.
     at: usize,
     /// The reason why it is skipped.
@@ -59,6 +73,7 @@ struct Partial {
 pub(crate) struct Incoming {
     buffer: BytesMut,
     partial: Option<Partial>,
+    value: Option<Value>,
     /// Bytes that the current argument lacks.
     lacking: usize,
 }
@@ -119,7 +134,8 @@ impl Incoming {
         let (count, end) = header(&self.buffer, 0, b'*', "invalid multibulk length")?;
         // Redis takes no arguments, and the missing array, as nothing.
         let left = u64::try_from(count).unwrap_or(0);
-        let mut partial = Partial { left, at: end, refused: None, skip: 0 };
+        let mut partial =
+            Partial { count: left, left, is_held: false, at: end, refused: None, skip: 0 };
         if left > limits.arguments as u64 {
             let most = limits.arguments;
             partial.refused =
@@ -150,6 +166,13 @@ impl Incoming {
             let Ok(len) = u64::try_from(len) else {
                 return Err(Next::Broken("invalid bulk length"));
             };
+            let is_value = partial.count - partial.left == 2 && !partial.is_held;
+            if is_value && len >= limits.long_bytes && partial.refused.is_none() {
+                if let Some(key) = key_of_set(&self.buffer) {
+                    return Ok(Some(Next::Long { key, len }));
+                }
+                partial.is_held = true;
+            }
             if partial.refused.is_none() {
                 partial.refused = exceeded(len, end, limits);
             }
@@ -235,15 +258,16 @@ fn request(items: Vec<Frame>) -> Next {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use resp_rs::resp2::frame_to_bytes;
     use testkit::Rng;
 
     use super::*;
 
-    const LIMITS: RequestLimits = RequestLimits { arguments: 8, argument_bytes: 100, bytes: 300 };
+    pub(super) const LIMITS: RequestLimits =
+        RequestLimits { arguments: 8, argument_bytes: 100, bytes: 300, long_bytes: u64::MAX };
 
-    fn encoded(arguments: &[Vec<u8>]) -> Bytes {
+    pub(super) fn encoded(arguments: &[Vec<u8>]) -> Bytes {
         let items = arguments.iter().map(|it| Frame::BulkString(Some(Bytes::copy_from_slice(it))));
         frame_to_bytes(&Frame::Array(Some(items.collect())))
     }

@@ -12,7 +12,7 @@
 //! shards   the map, and the nodes of each shard        sharded  the client of several shards
 //! merge    requests over several shards                walks    places of walks over them
 //! transaction  transactions at one shard               elements the parts of replies
-//! at_once  pipelines over several shards
+//! at_once  pipelines over several shards               connection  of a client to a router
 //! ```
 
 mod at_once;
@@ -20,6 +20,7 @@ mod backends;
 mod choice;
 mod client;
 pub(crate) mod cluster;
+mod connection;
 mod counts;
 pub(crate) mod dialer;
 mod elements;

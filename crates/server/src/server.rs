@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::connection;
 use crate::front::{self, Front};
 use crate::http;
-use crate::node::Node;
+use crate::node::{Node, NodeOptions};
 use crate::options::Options;
 use crate::place::Place;
 use crate::shards::commands::{Leftover, remove_leftover};
@@ -49,9 +49,13 @@ impl Server {
         let address = front::local(&listener)?;
         let announced = options.announce.clone().unwrap_or_else(|| address.to_string());
         let is_primary = role == Role::Primary;
-        let expiring = options.expiring.clone();
-        let shard = options.shard.clone();
-        let node = Node::open(place, is_primary, Some(announced), expiring, shard)?;
+        let of_node = NodeOptions {
+            address: Some(announced),
+            expiring: options.expiring.clone(),
+            large: options.large_values.clone(),
+            shard: options.shard.clone(),
+        };
+        let node = Node::open(place, is_primary, of_node)?;
         let shared = Arc::new(Shared::new(options, front, node, address));
         let http_address = http.as_ref().map(front::local).transpose()?;
         let accepting = front::accept(shared.front.clone(), listener, {

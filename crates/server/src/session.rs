@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use siltstone::{Commit, SeqNo};
 
+use crate::blob::Stored;
 use crate::failure::Failure;
 use crate::latencies::Known;
 use crate::level::{Served, Token, Wanted, newer};
@@ -77,6 +78,8 @@ pub(crate) struct Session {
     /// A command after `MULTI` was refused.
     pub(crate) is_queue_broken: bool,
     pub(crate) watched: Vec<Watched>,
+    /// The value of the `SET` that runs, if it came as a stream.
+    pub(crate) stream: Option<Stored>,
     /// The connection ends after the reply.
     pub(crate) ends: bool,
 }
@@ -100,6 +103,7 @@ impl Session {
             transaction_bytes: 0,
             is_queue_broken: false,
             watched: Vec::new(),
+            stream: None,
             ends: false,
         }
     }

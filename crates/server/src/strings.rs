@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use siltstone::Slice;
 
+use crate::blob::LONG_BYTES;
 use crate::failure::Failure;
 use crate::reply::Reply;
 use crate::view::View;
@@ -16,6 +17,9 @@ pub(crate) fn integer(text: &[u8]) -> Result<i64, Failure> {
 }
 
 pub(crate) fn get(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
+    if let Some(blob) = view.blob(&arguments[0])? {
+        return Ok(Reply::Blob(Box::new(blob)));
+    }
     Ok(Reply::value(view.get(&arguments[0])?))
 }
 
@@ -95,9 +99,15 @@ fn expiry(view: &View<'_>, unit: &[u8], time: i64) -> Result<u64, Failure> {
 pub(crate) fn set(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
     let [key, value, options @ ..] = arguments else { return Err(Failure::SYNTAX) };
     let set = set_options(view, options)?;
-    let depends = set.condition != Condition::Always || set.returns_old || set.keeps_time;
-    let old = if depends { view.entry(key)? } else { None };
-    let refused = if old.is_some() { Condition::IfAbsent } else { Condition::IfPresent };
+    let reads = set.returns_old || set.keeps_time;
+    let old = if reads { view.entry(key)? } else { None };
+    // Whether it exists costs no read of a large value.
+    let exists = match set.condition {
+        Condition::Always => false,
+        _ if reads => old.is_some(),
+        _ => view.contains(key)?,
+    };
+    let refused = if exists { Condition::IfAbsent } else { Condition::IfPresent };
     let is_set = set.condition != refused;
     let kept = old.as_ref().filter(|_| set.keeps_time).map_or(0, |old| old.expires);
     if is_set {
@@ -148,6 +158,9 @@ pub(crate) fn append(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(crate) fn strlen(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
+    if let Some(blob) = view.blob(&arguments[0])? {
+        return Ok(Reply::count(blob.len()));
+    }
     let value = view.get(&arguments[0])?;
     Ok(Reply::count(value.map_or(0, |value| value.len())))
 }
@@ -155,13 +168,21 @@ pub(crate) fn strlen(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
 pub(crate) fn getrange(view: &mut View<'_>, arguments: &[Bytes]) -> Outcome {
     let start = integer(&arguments[1])?;
     let end = integer(&arguments[2])?;
+    if let Some(blob) = view.blob(&arguments[0])? {
+        let range = part(blob.len(), start, end);
+        let blob = blob.part(range);
+        return Ok(match blob.len() < LONG_BYTES {
+            true => Reply::Value(blob.whole()?),
+            false => Reply::Blob(Box::new(blob)),
+        });
+    }
     let value = view.get(&arguments[0])?.unwrap_or_default();
-    let range = part(value.len(), start, end);
-    Ok(Reply::Value(Slice::from(&value[range])))
+    let range = part(value.len() as u64, start, end);
+    Ok(Reply::Value(Slice::from(&value[range.start as usize..range.end as usize])))
 }
 
 /// The part from `start` to `end`, which is in it. Negative numbers count from the end.
-fn part(len: usize, start: i64, end: i64) -> std::ops::Range<usize> {
+fn part(len: u64, start: i64, end: i64) -> std::ops::Range<u64> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let is_empty = start < 0 && end < 0 && start > end;
     let start = from_begin(start, len);
@@ -169,7 +190,7 @@ fn part(len: usize, start: i64, end: i64) -> std::ops::Range<usize> {
     if is_empty || start > end || len == 0 {
         return 0..0;
     }
-    start as usize..end as usize + 1
+    start as u64..end as u64 + 1
 }
 
 fn from_begin(at: i64, len: i64) -> i64 {
@@ -216,7 +237,9 @@ mod tests {
             (i64::MIN, i64::MIN, "T"),
             (i64::MAX, i64::MAX, ""),
         ] {
-            assert_eq!(&text[part(text.len(), start, end)], expected.as_bytes(), "{start} {end}");
+            let range = part(text.len() as u64, start, end);
+            let found = &text[range.start as usize..range.end as usize];
+            assert_eq!(found, expected.as_bytes(), "{start} {end}");
         }
         assert_eq!(part(0, 0, -1), 0..0);
     }

@@ -171,7 +171,7 @@ fn replies(
             Some(partition) => Source::Transaction(transaction, partition),
             None => Source::Nothing,
         };
-        let mut view = View { source, expiry, owned: None };
+        let mut view = View { source, expiry, owned: None, may_stream: false };
         let done = data(shared, &COMMANDS[*command], &mut view, &session.partition, arguments);
         let reply = match done {
             Ok(reply) => reply,

@@ -10,9 +10,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Reading;
 use siltstone::{Batch, Cursor, Partition, PartitionSnapshot, Readable, SeqNo, Slice, Transaction};
 
+use crate::blob::Blob;
 use crate::failure::Failure;
 use crate::shards::record::Record;
 
@@ -35,11 +37,22 @@ pub(crate) struct Change<'a> {
     pub(crate) read_at: SeqNo,
     pub(crate) read_count: usize,
     deleted: HashSet<Vec<u8>>,
+    /// The value that is put came as a stream, and is in its file already.
+    has_stream: bool,
+    /// It is to be put.
+    pub(crate) puts_stream: bool,
 }
 
 impl<'a> Change<'a> {
-    pub(crate) fn new(partition: &'a Partition, batch: Batch, read_at: SeqNo) -> Change<'a> {
-        Change { partition, batch, read_at, read_count: 0, deleted: HashSet::new() }
+    pub(crate) fn new(
+        partition: &'a Partition,
+        batch: Batch,
+        read_at: SeqNo,
+        has_stream: bool,
+    ) -> Change<'a> {
+        let deleted = HashSet::new();
+        let puts_stream = false;
+        Change { partition, batch, read_at, read_count: 0, deleted, has_stream, puts_stream }
     }
 }
 
@@ -64,6 +77,8 @@ pub(crate) struct View<'a> {
     pub(crate) expiry: Option<u64>,
     /// The slots of a shard, to which a walk keeps.
     pub(crate) owned: Option<Arc<Record>>,
+    /// The reply may be a [`Blob`].
+    pub(crate) may_stream: bool,
 }
 
 impl View<'_> {
@@ -105,13 +120,36 @@ impl View<'_> {
         Ok(self.entry(key)?.map(|found| found.value))
     }
 
+    /// Opens the value of `key` if it is long and need not be in memory.
+    pub(crate) fn blob(&self, key: &[u8]) -> Result<Option<Blob>, Failure> {
+        if !self.may_stream {
+            return Ok(None);
+        }
+        let skipped = if self.expiry.is_some() { TIME_BYTES as u64 } else { 0 };
+        Ok(match &self.source {
+            Source::Live(partition) if partition.has_large_values() => {
+                Blob::open(*partition, key, skipped)?
+            }
+            Source::Reading(reading) if reading.point()?.value_store().is_some() => {
+                Blob::open(*reading, key, skipped)?
+            }
+            _ => None,
+        })
+    }
+
     /// Returns whether `key` exists.
     pub(crate) fn contains(&mut self, key: &[u8]) -> Result<bool, Failure> {
-        match &self.source {
+        match &mut self.source {
             // The place of a large value is enough.
             Source::Live(partition) => Ok(partition.contains(key)?),
             Source::Snapshot(snapshot) => Ok(snapshot.contains(key)?),
             Source::Reading(reading) => Ok(reading.contains(key)?),
+            Source::Change(change) if !change.deleted.contains(key) => {
+                change.read_count += 1;
+                let Change { partition, batch, read_at, .. } = change;
+                batch.of(partition).require(key, *read_at);
+                Ok(partition.contains(key)?)
+            }
             _ => Ok(self.get(key)?.is_some()),
         }
     }
@@ -133,6 +171,10 @@ impl View<'_> {
 
     fn put_stored(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         match &mut self.source {
+            Source::Change(change) if change.has_stream => {
+                change.puts_stream = true;
+                Ok(())
+            }
             Source::Change(change) => {
                 change.batch.of(change.partition).put(key, value);
                 Ok(())

@@ -11,8 +11,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
 use super::client::Client;
-use super::elements::first_reply;
 use super::item::Item;
+use super::link::Scan;
 use super::sharded::ShardClient;
 use super::sink::Sink;
 use crate::failure::Failure;
@@ -27,13 +27,45 @@ struct Part {
 }
 
 impl Part {
-    /// The next reply; `None` if there is none, because the shard has refused its request or one before it.
-    async fn reply(&mut self) -> Option<Bytes> {
+    /// Passes on the next reply, a long one as it comes. `false` if there is none, because the shard has refused its request
+    /// or one before it.
+    async fn pass(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut scan = Scan::default();
         loop {
-            if let Some((first, _)) = first_reply(&self.waiting) {
-                return Some(self.waiting.split_to(first.len()).freeze());
+            match scan.find(&self.waiting) {
+                Ok(Some(end)) => {
+                    sink.push(&self.waiting.split_to(end)).await;
+                    return true;
+                }
+                Ok(None) => {}
+                // The client of the shard has read it by the same rules.
+                Err(()) => sink.is_broken = true,
             }
-            let more = self.receiver.recv().await?;
+            if let Some(left) = scan.left_of_long(self.waiting.len()) {
+                sink.push(&self.waiting.split()).await;
+                self.pass_rest(left, sink).await;
+                return true;
+            }
+            match self.receiver.recv().await {
+                Some(more) => self.waiting.extend_from_slice(&more),
+                None => {
+                    // After a part of a reply nothing of use can follow.
+                    sink.is_broken |= !self.waiting.is_empty();
+                    return false;
+                }
+            }
+        }
+    }
+
+    async fn pass_rest(&mut self, mut left: usize, sink: &mut Sink<'_>) {
+        while left > 0 && !sink.is_broken {
+            let Some(mut more) = self.receiver.recv().await else {
+                sink.is_broken = true;
+                return;
+            };
+            let piece = more.split_to(left.min(more.len()));
+            left -= piece.len();
+            sink.push(&piece).await;
             self.waiting.extend_from_slice(&more);
         }
     }
@@ -85,10 +117,12 @@ impl ShardClient {
         }
         let mut answered = 0;
         for place in &places {
-            let Some(reply) = next(&mut parts, *place).await else { break };
-            sink.push(&reply).await;
+            let is_answered = pass(&mut parts, *place, sink).await;
             if sink.is_broken {
                 return;
+            }
+            if !is_answered {
+                break;
             }
             answered += 1;
         }
@@ -105,13 +139,13 @@ impl ShardClient {
         }
         let mut left = self.take_back(works).await;
         for place in rest.iter().filter(|_| is_whole) {
-            match next(&mut parts, *place).await {
-                Some(reply) => sink.push(&reply).await,
-                None => {
-                    if let Some(item) = left.get_mut(place).and_then(VecDeque::pop_front) {
-                        self.again(item, sink).await;
-                    }
-                }
+            if !pass(&mut parts, *place, sink).await
+                && let Some(item) = left.get_mut(place).and_then(VecDeque::pop_front)
+            {
+                self.again(item, sink).await;
+            }
+            if sink.is_broken {
+                return;
             }
         }
         self.last = places.last().copied().unwrap_or(self.last);
@@ -126,9 +160,8 @@ impl ShardClient {
     ) {
         let text = "TRYAGAIN slots of this pipeline have moved, and its replies are too large to wait for them";
         for place in rest {
-            match next(parts, *place).await {
-                Some(reply) => sink.push(&reply).await,
-                None => self.write(&Failure::fixed(text).reply(), sink),
+            if !pass(parts, *place, sink).await {
+                self.write(&Failure::fixed(text).reply(), sink);
             }
             if sink.is_broken {
                 return;
@@ -172,6 +205,9 @@ impl ShardClient {
     }
 }
 
-async fn next(parts: &mut BTreeMap<usize, Part>, place: usize) -> Option<Bytes> {
-    parts.get_mut(&place)?.reply().await
+async fn pass(parts: &mut BTreeMap<usize, Part>, place: usize, sink: &mut Sink<'_>) -> bool {
+    match parts.get_mut(&place) {
+        Some(part) => part.pass(sink).await,
+        None => false,
+    }
 }

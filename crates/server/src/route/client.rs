@@ -11,6 +11,7 @@
 //! 3. The session's token covers all that its client has written or seen before a read at level 3 is sent.
 
 mod attempts;
+mod upload;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,10 +20,11 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
 
+pub(super) use self::upload::Upload;
 use super::choice::{Need, choose};
 use super::cluster::Cluster;
 use super::item::Item;
-use super::link::{Link, encode};
+use super::link::{Arrived, Link, encode};
 use super::outcome::{first_to_repeat, is_moved, is_refusal, named};
 use super::session::{Session, Transaction, Way};
 use super::sink::Sink;
@@ -329,7 +331,11 @@ impl Client {
             }
             queue.push_front(item);
         }
-        if done.is_err() {
+        if sink.is_broken {
+            // Of its client alone. The rest of a reply is on its way, so that the link is of no use.
+            self.links.remove(&batch.node);
+            self.session.lose(batch.node);
+        } else if done.is_err() {
             node.counts.lost();
             self.lose(batch.node);
         }
@@ -353,16 +359,7 @@ impl Client {
         let session = &mut self.session;
         let link = self.links.get_mut(&node).ok_or(io::ErrorKind::NotConnected)?;
         let mut bytes = BytesMut::new();
-        // Between MULTI and EXEC each command is one of the transaction.
-        let was_open = batch.items[0].1.as_ref().is_some_and(|it| it.is_open);
-        let greetings = match was_open {
-            true => 0,
-            false => {
-                let mut items = batch.items.iter();
-                let is_of_session = items.any(|(item, _)| item.is_of_session(session.level));
-                session.greet(&mut link.greeted, is_of_session, &mut bytes)
-            }
-        };
+        let greetings = greet(session, link, batch, &mut bytes);
         batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
         let has_token = !session.is_open();
         if has_token {
@@ -377,7 +374,19 @@ impl Client {
         }
         let mut waiting = 0;
         for (item, _) in &batch.items {
-            let reply = link.reply().await?;
+            let reply = match next(link, item).await? {
+                Arrived::Whole(reply) => reply,
+                Arrived::Begun(begin, left) => {
+                    // What comes before a request that is sent again is final.
+                    let is_final = first_to_repeat(&batch.items, replies) == replies.len();
+                    if is_final {
+                        self.has_passed_moved |= hand_over(replies, sink);
+                        waiting = 0;
+                    }
+                    pass(link, begin, left, is_final.then_some(&mut *sink)).await?;
+                    Bytes::new()
+                }
+            };
             if item.is_read() && !reply.starts_with(b"-") {
                 if let Some((predictor, lesson)) = self.cluster.predictor.as_ref().zip(item.lesson)
                 {
@@ -392,9 +401,7 @@ impl Client {
             replies.push(named(address, item.reply(node, reply)));
             // Large ones are not kept for what may come after them.
             if sink.is_full(waiting) && first_to_repeat(&batch.items, replies) == replies.len() {
-                self.has_passed_moved |= replies.iter().any(|reply| is_moved(reply));
-                replies.iter().for_each(|reply| sink.out.extend_from_slice(reply));
-                replies.iter_mut().for_each(|reply| *reply = Bytes::new());
+                self.has_passed_moved |= hand_over(replies, sink);
                 sink.flush().await;
                 waiting = 0;
             }
@@ -405,5 +412,67 @@ impl Client {
             session.unnamed.retain(|it| *it != node);
         }
         Ok(())
+    }
+}
+
+/// Appends what the node does not know of the session. Returns how many commands that are.
+fn greet(session: &Session, link: &mut Link, batch: &Batch, out: &mut BytesMut) -> usize {
+    // Between MULTI and EXEC each command is one of the transaction.
+    if batch.items[0].1.as_ref().is_some_and(|it| it.is_open) {
+        return 0;
+    }
+    let mut items = batch.items.iter();
+    let is_of_session = items.any(|(item, _)| item.is_of_session(session.level));
+    session.greet(&mut link.greeted, is_of_session, out)
+}
+
+/// The reply to `item`, or the begin of a long one.
+async fn next(link: &mut Link, item: &Item) -> io::Result<Arrived> {
+    match item.verb() {
+        // Its cursor is another one for the client.
+        Some(Verb::Scan) => link.reply().await.map(Arrived::Whole),
+        _ => link.next().await,
+    }
+}
+
+/// Gives replies to the sink. Returns whether a refusal because of slots is among them.
+fn hand_over(replies: &mut [Bytes], sink: &mut Sink<'_>) -> bool {
+    let has_moved = replies.iter().any(|reply| is_moved(reply));
+    for reply in replies {
+        sink.out.extend_from_slice(reply);
+        *reply = Bytes::new();
+    }
+    has_moved
+}
+
+/// Passes on a long reply as it comes, or drops it without a sink.
+async fn pass(
+    link: &mut Link,
+    begin: Bytes,
+    mut left: usize,
+    mut sink: Option<&mut Sink<'_>>,
+) -> io::Result<()> {
+    let mut piece = begin;
+    loop {
+        if let Some(sink) = &mut sink {
+            sink.push(&piece).await;
+            if sink.is_broken {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        piece = match link.piece(&mut left).await {
+            Ok(piece) => piece,
+            Err(error) => {
+                if let Some(sink) = sink {
+                    // Its client has a part of the value, and learns of the failure by the end of the connection.
+                    sink.flush().await;
+                    sink.is_broken = true;
+                }
+                return Err(error);
+            }
+        };
     }
 }

@@ -13,6 +13,7 @@ use siltstone::Commit;
 use tokio::time::{Instant, timeout};
 
 use super::dialer::Dialer;
+use crate::blob::LONG_BYTES;
 use crate::level::Wanted;
 use crate::stream::Stream;
 
@@ -25,6 +26,13 @@ pub(crate) struct Greeted {
     pub(crate) level: Option<Wanted>,
     pub(crate) token: Option<Commit>,
     pub(crate) is_token_lost: bool,
+}
+
+/// A reply that has come.
+pub(super) enum Arrived {
+    Whole(Bytes),
+    /// The begin of a long one, and the number of bytes that it lacks.
+    Begun(Bytes, usize),
 }
 
 /// A connection to one node.
@@ -82,6 +90,38 @@ impl Link {
         }
     }
 
+    /// The next reply, or the begin of one that is long and not all there.
+    pub(super) async fn next(&mut self) -> io::Result<Arrived> {
+        loop {
+            match self.scan.find(&self.incoming) {
+                Ok(Some(end)) => return Ok(Arrived::Whole(self.incoming.split_to(end).freeze())),
+                Ok(None) => {}
+                Err(()) => return Err(io::Error::other("the reply is not of the protocol")),
+            }
+            if let Some(left) = self.scan.left_of_long(self.incoming.len()) {
+                self.scan = Scan::default();
+                return Ok(Arrived::Begun(self.incoming.split().freeze(), left));
+            }
+            self.incoming.reserve(self.scan.lacking(self.incoming.len()));
+            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// The next bytes of a long reply that has begun, up to `left`, from which their number is taken.
+    pub(super) async fn piece(&mut self, left: &mut usize) -> io::Result<Bytes> {
+        if self.incoming.is_empty() {
+            self.incoming.reserve(PIECE_BYTES.min(*left));
+            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let len = self.incoming.len().min(*left);
+        *left -= len;
+        Ok(self.incoming.split_to(len).freeze())
+    }
+
     /// Sends a request, and returns its reply.
     pub(crate) async fn call<A: AsRef<[u8]>>(&mut self, request: &[A]) -> io::Result<Bytes> {
         let mut bytes = BytesMut::new();
@@ -110,6 +150,8 @@ pub(crate) fn text_of(reply: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
+/// Bytes of a long reply that are read at a time.
+const PIECE_BYTES: usize = 256 << 10;
 /// The most that a read reserves.
 const READ_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 8 << 10;
@@ -171,6 +213,11 @@ impl Scan {
         let end = self.at;
         *self = Scan::default();
         Ok(Some(end))
+    }
+
+    /// The bytes that a long reply lacks, with `len` there and all of its headers among them.
+    pub(super) fn left_of_long(&self, len: usize) -> Option<usize> {
+        (self.left == 0 && self.at as u64 >= LONG_BYTES).then(|| self.at - len)
     }
 
     /// Bytes to read, with `len` there.

@@ -5,25 +5,18 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use siltstone::Result;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::backends::Backends;
-use super::client::Client;
 use super::cluster::Cluster;
+use super::connection::{AnyClient, Connection};
 use super::figures::RouterPages;
-use super::sharded::ShardClient;
 use super::shards::Shards;
-use super::sink::{Connection, Sink};
-use crate::budget::Incomplete;
-use crate::exposition::count;
-use crate::front::{self, Event, Front};
+use crate::front::{self, Front};
 use crate::http;
 use crate::options::Limits;
-use crate::reply::Reply;
-use crate::request::{Incoming, Next};
 use crate::stream::Stream;
 use crate::tls::Acceptor;
 
@@ -49,46 +42,6 @@ impl Default for RouterOptions {
             #[cfg(feature = "tls")]
             tls: None,
             limits: Limits::default(),
-        }
-    }
-}
-
-/// The client of a connection.
-enum AnyClient {
-    Cluster(Box<Client>),
-    Shards(Box<ShardClient>),
-}
-
-impl AnyClient {
-    fn new(nodes: &Backends, seed: u64) -> AnyClient {
-        match nodes {
-            Backends::Cluster(cluster) => {
-                AnyClient::Cluster(Box::new(Client::new(cluster.clone(), seed)))
-            }
-            Backends::Shards(shards) => {
-                AnyClient::Shards(Box::new(ShardClient::new(shards.clone(), seed)))
-            }
-        }
-    }
-
-    async fn answer(&mut self, requests: Vec<Vec<Bytes>>, sink: &mut Sink<'_>) {
-        match self {
-            AnyClient::Cluster(client) => client.answer(requests, sink).await,
-            AnyClient::Shards(client) => client.answer(requests, sink).await,
-        }
-    }
-
-    async fn refuse_transaction(&mut self) {
-        match self {
-            AnyClient::Cluster(client) => client.refuse_transaction().await,
-            AnyClient::Shards(client) => client.refuse_transaction().await,
-        }
-    }
-
-    fn ends(&self) -> bool {
-        match self {
-            AnyClient::Cluster(client) => client.session.ends,
-            AnyClient::Shards(client) => client.ends(),
         }
     }
 }
@@ -204,78 +157,7 @@ fn acceptor(_: &RouterOptions, _: &Backends) -> Result<Option<Acceptor>> {
 }
 
 /// Serves a connection to its end, and returns it.
-async fn serve(front: Arc<Front>, nodes: Backends, mut stream: Stream) -> Stream {
-    let mut client = AnyClient::new(&nodes, front.next_id());
-    let mut incoming = Incoming::default();
-    let mut incomplete = Incomplete::new(front.incomplete.clone());
-    let mut is_last = false;
-    loop {
-        let event = if is_last { Event::Readable } else { front.wait(&mut stream).await };
-        match event {
-            Event::Readable => {}
-            Event::Draining => is_last = true,
-            Event::Idle => return front.end_idle(stream),
-        }
-        match stream.try_read(incoming.room()) {
-            Ok(0) => return stream,
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
-            Err(_) => return stream,
-        }
-        if !answer(&front, &mut client, &mut incoming, &mut stream).await {
-            return stream;
-        }
-        incoming.rest();
-        if !incomplete.set(incoming.len()) {
-            return front.end_incomplete(stream);
-        }
-    }
-}
-
-/// Answers all requests that are complete; `false` at the end of the connection.
-async fn answer(
-    front: &Front,
-    client: &mut AnyClient,
-    incoming: &mut Incoming,
-    stream: &mut Stream,
-) -> bool {
-    let limits = front.limits.of_requests();
-    loop {
-        let connection =
-            Connection { stream, most: front.limits.output_bytes, limit: front.limits.write };
-        let mut sink = Sink::new(Some(connection));
-        let mut requests: Vec<Vec<Bytes>> = Vec::new();
-        let mut next = Next::More;
-        while requests.len() < front.limits.pipeline {
-            next = incoming.next(&limits);
-            match next {
-                Next::Request(request) => requests.push(request),
-                _ => break,
-            }
-            next = Next::Request(Vec::new());
-        }
-        client.answer(requests, &mut sink).await;
-        match &next {
-            Next::TooLarge(what) => {
-                count(&front.counts.too_large);
-                client.refuse_transaction().await;
-                Reply::Error(format!("LIMIT {what}").into()).write(&mut sink.out, false);
-            }
-            Next::Broken(what) => {
-                Reply::Error(format!("ERR Protocol error: {what}").into())
-                    .write(&mut sink.out, false);
-            }
-            Next::More | Next::Request(_) => {}
-        }
-        sink.flush().await;
-        if sink.is_broken {
-            count(&front.counts.slow);
-        }
-        if sink.is_broken || client.ends() || matches!(next, Next::Broken(_)) {
-            return false;
-        }
-        if matches!(next, Next::More) {
-            return true;
-        }
-    }
+async fn serve(front: Arc<Front>, nodes: Backends, stream: Stream) -> Stream {
+    let client = AnyClient::new(&nodes, front.next_id());
+    Connection::new(front, client, stream).serve().await
 }

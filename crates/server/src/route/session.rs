@@ -373,7 +373,7 @@ impl Session {
 }
 
 /// The reply to a write that a node may have done.
-fn lost(cluster: &Cluster, address: &str) -> Failure {
+pub(super) fn lost(cluster: &Cluster, address: &str) -> Failure {
     count(&cluster.counts.unknown);
     let text = format!(
         "UNKNOWN the connection to {address} was lost, and it is unknown whether the write took effect"

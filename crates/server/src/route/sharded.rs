@@ -122,6 +122,29 @@ impl ShardClient {
         }
     }
 
+    /// Returns whether a `SET` may stream: one of a transaction goes as all others do.
+    pub(crate) fn may_upload(&self) -> bool {
+        matches!(self.transaction, Transaction::None)
+    }
+
+    /// The client of the shard of `key`.
+    pub(crate) fn client_of(&mut self, key: &[u8]) -> &mut Client {
+        let place = self.shards.map().owner(slot_of(key));
+        self.client(place)
+    }
+
+    /// The client of the last request.
+    pub(crate) fn last_client(&mut self) -> &mut Client {
+        self.client(self.last)
+    }
+
+    /// Looks for the next map if a refusal was passed on, so that its client finds the new owner the next time.
+    pub(crate) async fn note_passed(&mut self) {
+        if std::mem::take(&mut self.last_client().has_passed_moved) {
+            self.shards.refresh().await;
+        }
+    }
+
     pub(super) fn write(&self, reply: &Reply, sink: &mut Sink<'_>) {
         reply.write(&mut sink.out, self.session.is_resp3);
     }

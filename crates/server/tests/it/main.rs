@@ -20,6 +20,7 @@ mod route_session;
 mod shards;
 mod shards_linear;
 mod shards_steps;
+mod streams;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]

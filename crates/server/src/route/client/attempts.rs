@@ -16,7 +16,7 @@ use crate::route::link::encode;
 use crate::route::sink::Sink;
 
 /// Time between two attempts.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
     /// Raises the token of the session to what a session of this shard needs: it may have seen its slots at another shard,
@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// The refusal of a request that no node can serve.
-    fn no_node(&self, item: &Item) -> Failure {
+    pub(super) fn no_node(&self, item: &Item) -> Failure {
         let kind = if item.is_read() { "node can serve this read" } else { "primary is known" };
         let nodes = self.cluster.nodes().into_iter().zip(self.cluster.views());
         let nodes = nodes.filter(|(node, _)| !node.is_leaving());

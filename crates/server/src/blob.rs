@@ -1,0 +1,84 @@
+//! [`Blob`]: a long value, or a part of one, which is read while it is sent.
+//!
+//! Invariants:
+//! 1. No more than [`PIECE_BYTES`] of it are in memory.
+//! 2. It is the value as of its open, whatever is written since.
+
+use std::ops::Range;
+
+use siltstone::large_values::{BlobReader, PendingBlob, ReadBlobs};
+use siltstone::{Epoch, Result, Slice};
+
+/// Values of so many bytes stream. Shorter ones are one read and one reply.
+pub(crate) const LONG_BYTES: u64 = 1 << 20;
+/// Bytes that are read at a time: two sub-blocks, which are verified as a whole.
+pub(crate) const PIECE_BYTES: u64 = 512 << 10;
+
+/// A value whose bytes are all in their file.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) value: PendingBlob,
+    /// That of the primary whose file it is.
+    pub(crate) epoch: Epoch,
+}
+
+/// Bytes of a long value.
+#[derive(Clone, Debug)]
+pub(crate) struct Blob {
+    reader: BlobReader,
+    /// Those that are not sent yet.
+    left: Range<u64>,
+}
+
+impl PartialEq for Blob {
+    /// Two are the same if they are equally long: no one compares contents that are not in memory.
+    fn eq(&self, other: &Blob) -> bool {
+        self.len() == other.len()
+    }
+}
+
+impl Blob {
+    /// Opens the value of `key` if it is long. `skipped` bytes at its begin are not of the value.
+    pub(crate) fn open(source: &impl ReadBlobs, key: &[u8], skipped: u64) -> Result<Option<Blob>> {
+        let stat = source.stat_blob(key)?;
+        if stat.is_none_or(|stat| stat.len < LONG_BYTES + skipped) {
+            return Ok(None);
+        }
+        // It may be another value by now.
+        let reader = source.open_blob(key)?;
+        Ok(reader.filter(|reader| reader.len() >= skipped).map(|reader| {
+            let left = skipped..reader.len();
+            Blob { reader, left }
+        }))
+    }
+
+    /// Its bytes that are not sent yet.
+    pub(crate) fn len(&self) -> u64 {
+        self.left.end - self.left.start
+    }
+
+    /// The bytes `range` of it.
+    pub(crate) fn part(mut self, range: Range<u64>) -> Blob {
+        let begin = self.left.start;
+        self.left = begin + range.start..begin + range.end;
+        self
+    }
+
+    /// All of it, in memory.
+    pub(crate) fn whole(&self) -> Result<Slice> {
+        let mut bytes = vec![0; self.len() as usize];
+        self.reader.read_exact_at(self.left.start, &mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// Reads the next piece into `piece`, which is empty at the end. Blocks.
+    pub(crate) fn read(&mut self, piece: &mut Vec<u8>) -> Result<()> {
+        // Up to the end of a sub-block, so that none is verified twice.
+        let begin = self.left.start;
+        let end = self.left.end.min((begin / PIECE_BYTES + 1) * PIECE_BYTES);
+        piece.resize((end - begin) as usize, 0);
+        self.reader.read_exact_at(begin, piece)?;
+        self.left.start = end;
+        Ok(())
+    }
+}
