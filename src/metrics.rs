@@ -180,6 +180,7 @@ static METRICS: &[Metric] = metrics! {
         Gauge memtable_bytes "memtable_bytes" "Memory of all memtables.";
         Gauge memory_budget_bytes "memory_budget_bytes" "Memory that memtables, block cache and open tables may take.";
         Gauge memory_used_bytes "memory_used_bytes" "Memory that memtables, block cache and open tables take.";
+        Gauge is_encrypted "encrypted" "1 if the file system encrypts the files of the database, otherwise 0.";
         Gauge read_only_because "read_only" "1 while the store refuses writes, otherwise 0.";
         Gauge background_error "background_failing" "1 while background work fails, otherwise 0.";
     }

@@ -14,13 +14,18 @@ use siltstone::Result;
 use siltstone::fs::{FolderState, Fs};
 
 use self::calls::{CallCounts, CountedStore};
-use crate::files::refuse_bucket_with_keys;
+use crate::files::{self, files};
 use crate::output::{Failure, note};
 use crate::progress::{self, is_interrupted};
 
 /// Returns the URL, if `path` is one.
 pub(crate) fn url_of(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.contains("://"))
+}
+
+/// The URL of the bucket that the folder `path` is shipped to.
+pub(crate) fn noted_url(path: &Path) -> Result<Option<String>> {
+    if path.is_dir() { Remote::url_of_folder_on(&*files(), path) } else { Ok(None) }
 }
 
 /// Returns an error if `path` is a URL, which the subcommand `verb` does not take.
@@ -56,10 +61,9 @@ impl BucketPlace {
     }
 
     fn with_end(url: &str, is_ended: fn() -> bool) -> Result<BucketPlace, Failure> {
-        refuse_bucket_with_keys()?;
         let calls = Arc::<CallCounts>::default();
         let counts = calls.clone();
-        let remote = Remote::url(url)?
+        let remote = files::bucket(url)?
             .wrap_store(|inner| Arc::new(CountedStore { inner, counts, is_ended }));
         Ok(BucketPlace { url: url.to_owned(), remote, calls })
     }
@@ -70,7 +74,7 @@ impl BucketPlace {
         if let Some(url) = url_of(argument) {
             return BucketPlace::with_end(url, is_interrupted);
         }
-        let noted = if argument.is_dir() { Remote::url_of_folder(argument)? } else { None };
+        let noted = noted_url(argument)?;
         match noted {
             Some(url) => BucketPlace::with_end(&url, is_interrupted),
             None => Err(Failure::Usage(format!(

@@ -6,7 +6,8 @@ use encryption::{EncryptedFs, EncryptionKey, FileKeys, KeyId, KeyRing, RewrapSum
 use serde_json::{Value, json};
 use siltstone::fs::{Fs, OsFs};
 
-use crate::files::encrypted_files;
+use crate::bucket::url_of;
+use crate::files::{self, encrypted_files};
 use crate::output::{Failure, Output};
 
 /// The folder of a folder of backups in which the pieces lie.
@@ -19,11 +20,11 @@ pub(crate) enum EncryptionCommand {
     ///
     /// `siltstone encryption new-key 2026-12 >> keys` makes it the key of new files. Keep the file where the data is not.
     NewKey(NewKeyArgs),
-    /// Lists the files of a folder by the key that opens each. Needs no key
+    /// Lists the files of a folder by the key that opens each, or prints the key of a bucket. Needs no key
     Keys(KeysArgs),
-    /// Wraps the files of a database, or of a folder of backups, by the last key of --key-file
+    /// Wraps the files of a database, of a folder of backups, or the key of a bucket, by the last key of --key-file
     ///
-    /// No data is written again, and the database may be in use. Before the old key is removed, every process that writes into
+    /// No data is written again, and the database may be in use. A folder that is shipped and its bucket are two places. Before the old key is removed, every process that writes into
     /// the folder must have the new key as its last one: otherwise it makes files by the old one.
     Rotate(RotateArgs),
 }
@@ -38,7 +39,7 @@ pub(crate) struct NewKeyArgs {
 /// Arguments of `encryption keys`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KeysArgs {
-    /// Folder of the database, or of backups
+    /// Folder of the database or of backups, or the URL of a bucket
     folder: PathBuf,
     /// Print JSON, one object a line
     #[arg(long)]
@@ -48,7 +49,7 @@ pub(crate) struct KeysArgs {
 /// Arguments of `encryption rotate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RotateArgs {
-    /// Folder of the database, or of backups
+    /// Folder of the database or of backups, or the URL of a bucket
     folder: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -84,7 +85,23 @@ fn folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(folders)
 }
 
+/// The key of a bucket.
+fn bucket_keys(url: &str, as_json: bool) -> Result<(), Failure> {
+    let id = files::bucket(url)?.key_id()?;
+    let mut out = Output::new(as_json);
+    let text = match &id {
+        Some(id) => format!("{id}\t{url}"),
+        None => format!("(not encrypted)\t{url}"),
+    };
+    let ids: Vec<&str> = id.iter().map(KeyId::as_str).collect();
+    out.line(text, &json!({ "bucket": url, "keys": ids }))?;
+    out.finish()
+}
+
 fn keys(args: &KeysArgs) -> Result<(), Failure> {
+    if let Some(url) = url_of(&args.folder) {
+        return bucket_keys(url, args.json);
+    }
     // Identifiers are read without a key.
     let unused = KeyRing::new(KeyId::new("unused")?, EncryptionKey::random()?);
     let fs = EncryptedFs::new(std::sync::Arc::new(OsFs), std::sync::Arc::new(unused));
@@ -127,6 +144,9 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
         let text = "rotate needs --key-file, with the old keys and the new one as the last";
         return Err(Failure::Usage(text.to_owned()));
     };
+    if let Some(url) = url_of(&args.folder) {
+        return rotate_bucket(fs, url, args.json);
+    }
     let mut all = RewrapSummary::default();
     for folder in folders(&args.folder)? {
         let one = fs.rewrap_dir(&folder)?;
@@ -144,5 +164,18 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
         "key": id.as_str(), "rewrapped": rewrapped, "unchanged": unchanged, "others": others,
     });
     out.line(text, &json)?;
+    out.finish()
+}
+
+/// Wraps the data key of a bucket again.
+fn rotate_bucket(fs: &EncryptedFs, url: &str, as_json: bool) -> Result<(), Failure> {
+    let is_changed = files::bucket(url)?.rewrap_key(&**fs.keys())?;
+    let id = fs.keys().current()?;
+    let text = match is_changed {
+        true => format!("the bucket belongs to the key {id} now"),
+        false => format!("the bucket belonged to the key {id} before"),
+    };
+    let mut out = Output::new(as_json);
+    out.line(text, &json!({ "key": id.as_str(), "rewrapped": is_changed }))?;
     out.finish()
 }

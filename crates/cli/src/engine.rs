@@ -15,7 +15,7 @@ use std::time::Duration;
 use remote::{Primary, Remote};
 use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
 
-use crate::bucket::{BucketPlace, ReadLength, needs_folder, url_of};
+use crate::bucket::{BucketPlace, ReadLength, needs_folder, noted_url, url_of};
 use crate::files;
 use crate::output::{Failure, note};
 use crate::progress;
@@ -113,7 +113,7 @@ impl Writing {
                 Some(shipping)
             }
             None if is_shipped(path)? => {
-                let noted = Remote::url_of_folder(path)?;
+                let noted = noted_url(path)?;
                 let url = noted.as_deref().unwrap_or("URL");
                 let path = path.display();
                 return Err(Failure::Usage(format!(

@@ -1,6 +1,7 @@
 //! The file system of the command: the machine's, or an encrypted one over it if keys were given.
 //!
-//! Every subcommand opens databases, secondaries and backups on [`files`], so that `--key-file` holds for all of them.
+//! Every subcommand opens databases, secondaries and backups on [`files`], and buckets by [`bucket`], so that `--key-file`
+//! holds for all of them.
 //!
 //! Invariant: the keys are set once, before the subcommand runs.
 
@@ -8,10 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use remote::Remote;
 use siltstone::fs::{Fs, OsFs};
-use siltstone::{Builder, Db};
-
-use crate::output::Failure;
+use siltstone::{Builder, Db, Result};
 
 /// The file system, if keys were given.
 static ENCRYPTED: OnceLock<Arc<dyn Fs>> = OnceLock::new();
@@ -30,15 +30,14 @@ pub(crate) fn builder(path: impl AsRef<Path>) -> Builder {
     Db::builder(path).fs(files())
 }
 
-/// Refuses to use a bucket if keys were given: what goes there is not encrypted.
-pub(crate) fn refuse_bucket_with_keys() -> Result<(), Failure> {
-    match ENCRYPTED.get() {
-        None => Ok(()),
-        Some(_) => Err(Failure::Usage(
-            "--key-file encrypts no bucket; turn on the encryption of the bucket, and leave the keys out"
-                .to_owned(),
-        )),
+/// The bucket that `url` names. With keys its objects and the folder of its primary are encrypted.
+pub(crate) fn bucket(url: &str) -> Result<Remote> {
+    let remote = Remote::url(url)?.fs(files());
+    #[cfg(feature = "encryption")]
+    if let Some(fs) = encrypted_files() {
+        return Ok(remote.keys(fs.keys().clone()));
     }
+    Ok(remote)
 }
 
 /// Makes a process of this command use the same keys.

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remote::Remote;
 use server::{Acknowledge, Limits, Options, Place, Role, Server, Users, Wanted};
 use siltstone::clock::SystemClock;
 
 use crate::bucket::url_of;
-use crate::files::{files, refuse_bucket_with_keys};
+use crate::files::{bucket, files};
 use crate::output::{Failure, note};
 
 /// The time at which a write is answered.
@@ -130,9 +129,6 @@ impl LimitArgs {
 /// The database, and the role in which the server begins.
 fn place(args: &Args) -> Result<(Place, Role), Failure> {
     let folder = Some(args.database.clone());
-    if args.replica_of.is_some() || args.remote.is_some() || url_of(&args.database).is_some() {
-        refuse_bucket_with_keys()?;
-    }
     let local = Place::folder_on(&args.database, files(), Arc::new(SystemClock::new()));
     if let Some(url) = url_of(&args.database) {
         if args.secondary || args.replica_of.is_some() || args.remote.is_some() {
@@ -140,11 +136,11 @@ fn place(args: &Args) -> Result<(Place, Role), Failure> {
                         and --remote";
             return Err(Failure::Usage(text.to_owned()));
         }
-        return Ok((Place::bucket(Remote::url(url)?, None), Role::Reader));
+        return Ok((Place::bucket(bucket(url)?, None), Role::Reader));
     }
     match (&args.replica_of, &args.remote) {
-        (Some(url), _) => Ok((Place::bucket(Remote::url(url)?, folder), Role::Reader)),
-        (None, Some(url)) => Ok((Place::bucket(Remote::url(url)?, folder), Role::Primary)),
+        (Some(url), _) => Ok((Place::bucket(bucket(url)?, folder), Role::Reader)),
+        (None, Some(url)) => Ok((Place::bucket(bucket(url)?, folder), Role::Primary)),
         (None, None) if args.secondary => Ok((local, Role::Reader)),
         (None, None) => Ok((local, Role::Primary)),
     }

@@ -88,6 +88,9 @@ fn text(stats: &Stats, health: &Health) -> String {
         let _ = write!(text, "\n{name:<20} {value}");
     };
     line("on disk", on_disk(stats));
+    if stats.is_encrypted {
+        line("encryption", "all files are encrypted".to_owned());
+    }
     line(
         "memory",
         format!(
@@ -248,6 +251,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "log_retained_segment_count": stats.log_retained_segment_count,
         "manifest_disk_bytes": stats.manifest_disk_bytes,
         "disk_bytes": stats.disk_bytes,
+        "encrypted": stats.is_encrypted,
         "leased_bytes": stats.leased_bytes,
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,

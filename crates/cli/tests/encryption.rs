@@ -45,6 +45,9 @@ fn subcommands_open_an_encrypted_database_with_its_keys_alone() {
     assert_eq!(with(at, &["count", "db"]), "1\n");
     with(at, &["compact", "db", "--all"]);
     with(at, &["verify", "db"]);
+    assert!(with(at, &["stats", "db"]).contains("encryption           all files are encrypted"));
+    printed(at, &["put", "plain", "alice", "admin"], 0);
+    assert!(!printed(at, &["stats", "plain"], 0).contains("encrypt"));
     with(at, &["checkpoint", "db", "copy"]);
     with(at, &["backup", "create", "db", "backups"]);
     with(at, &["backup", "restore", "backups", "restored"]);
@@ -71,8 +74,68 @@ fn subcommands_open_an_encrypted_database_with_its_keys_alone() {
     std::fs::write(at.join("bad"), "2026-11 5e5e\n").unwrap();
     refused(at, &["get", "db", "alice", "--key-file", "bad"], 2, "bad: line 1 of the keys");
     refused(at, &["get", "db", "alice", "--key-file", "none"], 1, "cannot read none");
-    let bucket = ["get", "file:///none", "alice", "--key-file", "keys"];
-    refused(at, &bucket, 2, "--key-file encrypts no bucket");
+}
+
+/// The bytes of all files below `dir`, with their names.
+fn all_files(dir: &Path, all: &mut Vec<(std::path::PathBuf, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).expect("the folder is there") {
+        let path = entry.expect("it is listed").path();
+        match path.is_dir() {
+            true => all_files(&path, all),
+            false => all.push((path.clone(), std::fs::read(&path).expect("it is read"))),
+        }
+    }
+}
+
+#[test]
+fn a_bucket_and_its_backups_are_encrypted_by_the_keys_and_rotated() {
+    let folder = folder();
+    let at = folder.path();
+    std::fs::create_dir(at.join("bucket")).unwrap();
+    std::fs::create_dir(at.join("saved")).unwrap();
+    let url = format!("file://{}", at.join("bucket").display());
+    let saved = format!("file://{}", at.join("saved").display());
+    with(at, &["put", "db", "alice", "a secret of alice", "--remote", &url]);
+    with(at, &["partition", "create", "db", "large", "--large-values", "--remote", &url]);
+    assert_eq!(with(at, &["get", &url, "alice"]), "a secret of alice\n");
+    // The folder stands for its bucket.
+    let status = with(at, &["remote", "status", "db"]);
+    assert!(status.contains("acknowledged when stored"), "{status}");
+    assert!(with(at, &["stats", &url]).contains("all files are encrypted"));
+    with(at, &["remote", "verify", &url]);
+    with(at, &["remote", "restore", &url, "restored"]);
+    assert_eq!(with(at, &["scan", "restored"]), "alice\ta secret of alice\n");
+    with(at, &["backup", "create", "restored", &saved]);
+    with(at, &["backup", "restore", &saved, "again"]);
+    assert_eq!(with(at, &["scan", "again"]), "alice\ta secret of alice\n");
+    let mut files = Vec::new();
+    ["db", "bucket", "saved", "restored"]
+        .iter()
+        .for_each(|dir| all_files(&at.join(dir), &mut files));
+    for (path, bytes) in files {
+        assert!(!bytes.windows(8).any(|part| part == b"a secret"), "{}", path.display());
+    }
+    let what = "the bucket is encrypted, and was opened without keys";
+    refused(at, &["get", &url, "alice"], 2, what);
+    refused(at, &["backup", "list", &saved], 2, what);
+    refused(at, &["remote", "status", "db"], 2, "remote-url is encrypted");
+
+    let old = std::fs::read_to_string(at.join("keys")).unwrap();
+    let new = printed(at, &["encryption", "new-key", "2026-12"], 0);
+    std::fs::write(at.join("both"), format!("{old}{new}")).unwrap();
+    std::fs::write(at.join("new"), &new).unwrap();
+    assert_eq!(printed(at, &["encryption", "keys", &url], 0), format!("2026-11\t{url}\n"));
+    refused(at, &["encryption", "rotate", &url], 2, "rotate needs --key-file");
+    refused(at, &["encryption", "rotate", &url, "--key-file", "new"], 2, "the key 2026-11");
+    for (place, said) in [(&url, "now"), (&saved, "now"), (&url, "before")] {
+        let text = printed(at, &["encryption", "rotate", place, "--key-file", "both"], 0);
+        assert!(text.contains("the key 2026-12") && text.contains(said), "{text}");
+    }
+    assert_eq!(printed(at, &["encryption", "keys", &url], 0), format!("2026-12\t{url}\n"));
+    let read = printed(at, &["get", &url, "alice", "--key-file", "new"], 0);
+    assert_eq!(read, "a secret of alice\n");
+    printed(at, &["backup", "verify", &saved, "--key-file", "new"], 0);
+    refused(at, &["get", &url, "alice", "--key-file", "keys"], 2, "the key 2026-12");
 }
 
 #[test]

@@ -191,6 +191,10 @@ impl Fs for EncryptedFs {
         self.inner.map_words(path, mode)
     }
 
+    fn is_encrypted(&self) -> bool {
+        true
+    }
+
     fn machine_run(&self) -> Option<u64> {
         self.inner.machine_run()
     }

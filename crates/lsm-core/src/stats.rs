@@ -230,6 +230,9 @@ pub struct Stats {
     pub memory_budget_bytes: u64,
     /// The bytes that they take now.
     pub memory_used_bytes: u64,
+    /// The file system encrypts the files of the database. That of a primary of a bucket encrypts its folder, and that of
+    /// a reader the bucket.
+    pub is_encrypted: bool,
     /// The reason why the store refuses writes, if it does. The store resumes without help, unless it
     /// was opened read-only.
     pub read_only_because: Option<String>,

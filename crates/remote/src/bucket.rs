@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use siltstone::{Error, ErrorKind, Result};
 
+use crate::sealed::ObjectSeal;
 use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer, error_of};
 
 /// The pauses between attempts: the first, and the longest.
@@ -58,6 +59,8 @@ pub(crate) struct Bucket {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) patience: Duration,
+    /// Encrypts what goes to the store, if there are keys.
+    pub(crate) seal: Option<Arc<dyn ObjectSeal>>,
     /// A leaf. Shared by the clones.
     failures: Arc<Mutex<StoreFailures>>,
     /// All patience ends at this time, in nanoseconds of the timer. No other value depends on it.
@@ -67,7 +70,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     pub(crate) fn new(store: Arc<dyn Store>, timer: Arc<dyn Timer>, patience: Duration) -> Bucket {
         let ends_at = Arc::new(AtomicU64::new(u64::MAX));
-        Bucket { store, timer, patience, failures: Arc::default(), ends_at }
+        Bucket { store, timer, patience, seal: None, failures: Arc::default(), ends_at }
     }
 
     /// The same bucket, for calls whose failures are not those of the others.
@@ -103,7 +106,7 @@ impl Bucket {
     ///
     /// # Errors
     /// The last error of the store, once the patience has ended.
-    fn attempt<T>(
+    pub(crate) fn attempt<T>(
         &self,
         verb: &str,
         name: &str,
@@ -139,22 +142,29 @@ impl Bucket {
     /// # Errors
     /// Those of the store: then it is unknown whether the object is there.
     pub(crate) fn put_new(&self, name: &str, bytes: &[u8]) -> Result<Put> {
-        self.attempt("put", name, || {
-            if self.store.put_if_absent(name, bytes)? {
-                return Ok(Put::Stored);
+        let sealed = self.sealed(name, 0, bytes, true)?;
+        let taken = self.attempt("put", name, || {
+            if self.store.put_if_absent(name, &sealed)? {
+                return Ok(None);
             }
-            // The name may be taken by an earlier attempt whose answer was lost, also by one that the client of
-            // the store repeated by itself.
             match self.store.get(name)? {
-                Some(found) if found == bytes => Ok(Put::Stored),
-                Some(_) => Ok(Put::Taken),
+                Some(found) => Ok(Some(found)),
                 // A conflict with a call that has no effect yet, perhaps an own attempt. It proves no other writer.
                 None => Err(StoreError::transient("a conflict, but the name has no object")),
             }
-        })
+        })?;
+        let Some(found) = taken else { return Ok(Put::Stored) };
+        // The name may be taken by an earlier attempt whose answer was lost, also by one that the client of the store
+        // repeated by itself, or of an earlier call. That one was encrypted otherwise: the plain bytes decide.
+        Ok(if self.unsealed(name, found)? == bytes { Put::Stored } else { Put::Taken })
     }
 
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.put_raw(name, &self.sealed(name, 0, bytes, true)?)
+    }
+
+    /// Puts bytes as they are.
+    pub(crate) fn put_raw(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.attempt("put", name, || self.store.put(name, bytes))
     }
 
@@ -175,12 +185,16 @@ impl Bucket {
         if len <= WHOLE_BYTES_MAX {
             return self.put(name, &read(0..len)?);
         }
-        let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX));
+        let page_bytes = self.seal.as_ref().map_or(1, |seal| seal.page_bytes());
+        let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX)).next_multiple_of(page_bytes);
         let mut failed = None;
         let put = self.attempt("put", name, || {
             let begins = (0..len).step_by(part_bytes as usize);
             let mut parts = begins.map(|begin| {
-                read(begin..len.min(begin + part_bytes)).map_err(|error| {
+                let end = len.min(begin + part_bytes);
+                let part = read(begin..end)
+                    .and_then(|part| Ok(self.sealed(name, begin, &part, end == len)?.into_owned()));
+                part.map_err(|error| {
                     let message = error.to_string();
                     failed = Some(error);
                     // Another attempt would read the same.
@@ -193,15 +207,24 @@ impl Bucket {
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.raw(name)?.map(|found| self.unsealed(name, found)).transpose()
+    }
+
+    /// The bytes of an object as the store has them.
+    pub(crate) fn raw(&self, name: &str) -> Result<Option<Vec<u8>>> {
         self.attempt("get", name, || self.store.get(name))
     }
 
     pub(crate) fn get_range(&self, name: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-        self.attempt("get a range of", name, || self.store.get_range(name, range.clone()))
+        let stored = self.sealed_range(range.clone());
+        let found =
+            self.attempt("get a range of", name, || self.store.get_range(name, stored.clone()))?;
+        found.map(|found| self.unsealed_range(name, range, found)).transpose()
     }
 
     pub(crate) fn list(&self, dir: &str) -> Result<ObjectListing> {
-        self.attempt("list", dir, || self.store.list(dir))
+        let listing = self.attempt("list", dir, || self.store.list(dir))?;
+        Ok(self.unsealed_lengths(listing))
     }
 
     pub(crate) fn delete(&self, name: &str) -> Result<()> {
@@ -211,8 +234,10 @@ impl Bucket {
     /// Checks that the store enforces put-if-absent: of puts that race for one name, one wins.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it does not; those of the store.
+    /// [`ErrorKind::Unsupported`] if it does not; [`ErrorKind::InvalidArgument`] if the bucket is encrypted and there are
+    /// no keys, or the other way round; those of the store.
     pub(crate) fn probe(&self, is_stepped: bool) -> Result<()> {
+        self.check_keys()?;
         let name = format!("probe/{:016x}", self.timer.random());
         let racers = 0..PROBERS as u64;
         let outcomes: Vec<Result<Put>> = if is_stepped {

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! store     calls of an object store     bucket     attempts, lost answers, the probe
+//! sealed    encryption of objects, between bucket and store      encrypted  its keys and cipher (a feature)
 //! format    the bytes of objects         folder     a folder as the journal describes it
 //! shipper   the journal of a primary     fs         its file system
 //! record    numbers that were stored
@@ -50,6 +51,8 @@ mod collect;
 #[doc(hidden)]
 pub mod decoders;
 mod disk_cache;
+#[cfg(feature = "encryption")]
+mod encrypted;
 mod folder;
 mod format;
 mod fs;
@@ -69,6 +72,7 @@ mod remote_file;
 mod restore;
 mod restorer;
 mod retention;
+mod sealed;
 mod settings;
 mod shipper;
 mod store;

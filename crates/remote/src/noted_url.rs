@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use lsm_core::fs::Fs;
-use siltstone::{Error, Result};
+use lsm_core::fs::{ENCRYPTED_MAGIC, Fs};
+use siltstone::{Error, ErrorKind, Result};
 
 /// Its name in the folder.
 const URL_FILE: &str = "remote-url";
@@ -30,7 +30,7 @@ pub(crate) fn note_url(fs: &dyn Fs, dir: &Path, url: Option<&str>) -> Result<()>
 /// Returns the URL of the bucket of the folder `dir`, if it is noted.
 ///
 /// # Errors
-/// Corruption for what is no text; those of the folder.
+/// Corruption for what is no text; [`ErrorKind::InvalidArgument`] for an encrypted one without keys; those of the folder.
 pub(crate) fn noted_url(fs: &dyn Fs, dir: &Path) -> Result<Option<String>> {
     if !fs.list_names(dir, URL_FILE)?.iter().any(|name| name == URL_FILE) {
         return Ok(None);
@@ -40,6 +40,10 @@ pub(crate) fn noted_url(fs: &dyn Fs, dir: &Path) -> Result<Option<String>> {
     let mut bytes = vec![0; URL_BYTES_MAX + 1];
     let len = file.read_at(0, &mut bytes)?;
     bytes.truncate(len);
+    if bytes.starts_with(&ENCRYPTED_MAGIC) {
+        let message = format!("{} is encrypted, and was opened without keys", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
     let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= URL_BYTES_MAX);
     match text {
         Some(url) => Ok(Some(url)),

@@ -306,6 +306,10 @@ impl Fs for RemoteReader {
         Caps { link: false, punch: false, process_lock: false }
     }
 
+    fn is_encrypted(&self) -> bool {
+        self.state.bucket.seal.is_some()
+    }
+
     fn create_dir(&self, dir: &Path) -> Result<()> {
         Err(RemoteReader::read_only(dir))
     }

@@ -78,9 +78,18 @@ impl Remote {
     /// or if the folder is not shipped.
     ///
     /// # Errors
-    /// Corruption for a file that holds no text; those of the folder.
+    /// Corruption for a file that holds no text; those of the folder. [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument)
+    /// for an encrypted folder: see [`Remote::url_of_folder_on`].
     pub fn url_of_folder(path: impl AsRef<Path>) -> Result<Option<String>> {
         noted_url(&OsFs, path.as_ref())
+    }
+
+    /// As [`Remote::url_of_folder`], on the file system `fs`: that of [`Remote::fs`].
+    ///
+    /// # Errors
+    /// As [`Remote::url_of_folder`].
+    pub fn url_of_folder_on(fs: &dyn Fs, path: impl AsRef<Path>) -> Result<Option<String>> {
+        noted_url(fs, path.as_ref())
     }
 
     /// Returns `true` if the folder `path` is that of a primary, or a takeover has begun to make it. [`Db::open`](siltstone::Db::open)
@@ -104,6 +113,7 @@ impl Remote {
     pub fn with_store(store: Arc<dyn Store>) -> Remote {
         Remote(Settings {
             store,
+            seal: None,
             url: None,
             timer: Arc::new(SystemTimer::new()),
             fs: Arc::new(OsFs),

@@ -7,6 +7,7 @@ use lsm_core::fs::Fs;
 
 use crate::bucket::Bucket;
 use crate::disk_cache::CacheFolder;
+use crate::sealed::ObjectSeal;
 use crate::store::{Store, Timer};
 
 /// The meaning of an acknowledgement at [`Durability::Sync`](siltstone::Durability::Sync).
@@ -42,6 +43,8 @@ impl Ack {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) store: Arc<dyn Store>,
+    /// Encrypts what goes into the store.
+    pub(crate) seal: Option<Arc<dyn ObjectSeal>>,
     /// The URL that names it.
     pub(crate) url: Option<String>,
     pub(crate) timer: Arc<dyn Timer>,
@@ -65,6 +68,8 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn bucket(&self) -> Bucket {
-        Bucket::new(self.store.clone(), self.timer.clone(), self.patience)
+        let mut bucket = Bucket::new(self.store.clone(), self.timer.clone(), self.patience);
+        bucket.seal.clone_from(&self.seal);
+        bucket
     }
 }

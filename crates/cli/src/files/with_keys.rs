@@ -2,8 +2,8 @@
 
 use encryption::{EncryptedFs, KeyRing};
 
-use super::{Arc, ENCRYPTED, Failure, KEY_FILE, OnceLock, OsFs, Path};
-use crate::output::note;
+use super::{Arc, ENCRYPTED, KEY_FILE, OnceLock, OsFs, Path};
+use crate::output::{Failure, note};
 
 /// Uses the keys of the file at `path` from now on.
 pub(crate) fn use_keys(path: &Path) -> Result<(), Failure> {

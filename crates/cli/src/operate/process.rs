@@ -22,6 +22,7 @@ use super::control::{Addresses, Instance, Launcher};
 use super::figures::{Asker, is_refused};
 use super::nodes::{replace, with_ending};
 use super::readers::ReadersFile;
+use crate::files::hand_keys_to;
 use crate::output::Failure;
 
 /// The readers' command line.
@@ -159,6 +160,7 @@ impl Processes {
         command.args(spec.arguments());
         command.args(["--listen", &addresses.requests, "--http", &addresses.figures]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        hand_keys_to(&mut command);
         let child = command.process_group(0).spawn();
         child.map_err(|e| Failure::io("start", &spec.program, &e))
     }

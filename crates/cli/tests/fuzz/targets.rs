@@ -4,6 +4,8 @@
 //! Called by the replay in `main.rs`, and by libFuzzer from `fuzz/`. A decoder that looks at bytes only after a
 //! checksum is called with a right one.
 
+#[path = "targets/encrypted.rs"]
+mod encrypted;
 #[path = "targets/operations.rs"]
 mod operations;
 
@@ -23,9 +25,10 @@ use siltstone::{BackgroundMode, Db, TtlFilter};
 pub type Target = fn(&[u8]);
 
 /// All targets by their names, which are those of their files in `corpus/`.
-pub const TARGETS: [(&str, Target); 22] = [
+pub const TARGETS: [(&str, Target); 23] = [
     ("chunks", largeval::decoders::chunks),
     ("edits", decoders::edits),
+    ("encrypted", encrypted::encrypted),
     ("export", decoders::export_description),
     ("file", file),
     ("handle", largeval::decoders::handle),

@@ -73,10 +73,7 @@ impl DbInner {
         let buffers = self.setup.options.memtable_bytes_max();
         let leased_file_bytes = self.leased_file_bytes();
         let mut stats = Stats {
-            partitions: partitions
-                .iter()
-                .map(|p| partition_stats(p, self.scheduler.stall().pressure(p)))
-                .collect(),
+            partitions: self.partition_stats(&partitions),
             user_bytes: counters.user_bytes.get(),
             batch_count: counters.batches.get(),
             wal_bytes: counters.wal_bytes.get(),
@@ -112,6 +109,7 @@ impl DbInner {
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,
+            is_encrypted: self.context.fs.is_encrypted(),
             read_only_because: self.why_read_only().map(|error| error.to_string()),
             background_error: self.scheduler.error().map(|error| error.to_string()),
         };
@@ -131,7 +129,15 @@ impl DbInner {
             + self.idle_slab_bytes()
             + cache.memory_bytes()
             + stats.open_table_bytes;
-        stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
+        stats
+    }
+
+    /// Those of the partitions, in the order of their names.
+    fn partition_stats(&self, partitions: &[Arc<PartitionState>]) -> Vec<PartitionStats> {
+        let stall = self.scheduler.stall();
+        let stats = partitions.iter().map(|it| partition_stats(it, stall.pressure(it)));
+        let mut stats: Vec<PartitionStats> = stats.collect();
+        stats.sort_by(|a, b| a.name.cmp(&b.name));
         stats
     }
 }

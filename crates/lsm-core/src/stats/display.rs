@@ -87,6 +87,9 @@ impl fmt::Display for Stats {
             "disk: {disk}; {tables} in tables, {log} in {} segments",
             self.wal_segment_count
         )?;
+        if self.is_encrypted {
+            writeln!(f, "encryption: all files are encrypted")?;
+        }
         let used = Bytes(self.memory_used_bytes);
         let budget = Bytes(self.memory_budget_bytes);
         let memtables = Bytes(self.memtable_bytes);

@@ -50,6 +50,7 @@ impl File for BusyLog {
 fn settings() -> Settings {
     let memory = Arc::new(object_store::memory::InMemory::new());
     Settings {
+        seal: None,
         store: Arc::new(ObjectStoreCalls::new(memory, "".into()).unwrap()),
         timer: Arc::new(SystemTimer::new()),
         fs: Arc::new(MemFs::new()),

@@ -8,6 +8,8 @@ mod backups;
 mod basics;
 mod cache;
 mod deletion;
+#[cfg(feature = "encryption")]
+mod encrypted;
 mod files;
 mod history;
 mod hostile;

@@ -19,7 +19,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::sim_model::Commits;
-use crate::sim_store::{Objects, SimStore, with_clock};
+use crate::sim_store::{Objects, SimStore, new_bucket, with_clock};
 
 /// Takeovers in a normal run; `REMOTE_TAKEOVERS` sets another number.
 const TAKEOVERS: u64 = 2000;
@@ -146,7 +146,7 @@ struct World {
 
 impl World {
     fn new(mut rng: Rng) -> World {
-        let objects = Objects::default();
+        let objects = new_bucket(&mut rng);
         let store = SimStore::new(objects.clone(), rng.fork());
         let ack = if rng.chance(1, 3) { Ack::Local } else { Ack::Stored };
         let machine = Machine::open(store, MemFs::new(), ack, false, &mut rng);

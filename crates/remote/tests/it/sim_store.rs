@@ -51,7 +51,8 @@ enum LateCall {
 impl LateCall {
     fn put(name: &str, bytes: &[u8], is_conditional: bool) -> impl FnOnce() -> Option<LateCall> {
         // A claim that takes effect after its claimant has given up fences the machine of the model.
-        let is_claim = name.starts_with("journal/") && bytes.len() <= 69;
+        let claim_bytes = if bytes.starts_with(b"SILP") { 69 + 40 } else { 69 };
+        let is_claim = name.starts_with("journal/") && bytes.len() <= claim_bytes;
         move || (!is_claim).then(|| LateCall::Put(name.to_owned(), bytes.to_vec(), is_conditional))
     }
 }
@@ -65,6 +66,8 @@ pub struct SimBucket {
     ahead_ms: AtomicU64,
     /// Calls that have failed, and whose effect may still come.
     late: Mutex<Vec<LateCall>>,
+    /// Machines use it with keys.
+    is_encrypted: AtomicBool,
 }
 
 impl SimBucket {
@@ -121,6 +124,13 @@ impl SimBucket {
 
 /// Shared by all machines.
 pub type Objects = Arc<SimBucket>;
+
+/// An empty bucket; one of three is used with keys.
+pub fn new_bucket(rng: &mut Rng) -> Objects {
+    let objects = Objects::default();
+    objects.is_encrypted.store(rng.chance(1, 3), Ordering::Relaxed);
+    objects
+}
 
 /// Called at a call of the store, before its effect.
 type Pause = Box<dyn FnOnce() + Send>;
@@ -329,9 +339,25 @@ pub fn remote_of(store: &Arc<impl Store>, fs: &MemFs, rng: &mut Rng) -> Remote {
     remote_with(store.clone(), Objects::default(), fs, rng)
 }
 
-/// The same, with the true time of the store.
+/// The same, with the true time of the store, and with keys if its objects are encrypted.
 pub fn with_clock(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
-    remote_with(store.clone(), store.objects.clone(), fs, rng)
+    let remote = remote_with(store.clone(), store.objects.clone(), fs, rng);
+    match store.objects.is_encrypted.load(Ordering::Relaxed) {
+        true => with_keys(remote),
+        false => remote,
+    }
+}
+
+#[cfg(feature = "encryption")]
+fn with_keys(remote: Remote) -> Remote {
+    use encryption::{EncryptionKey, KeyId, KeyRing};
+    let id = KeyId::new("k1").expect("it is an identifier");
+    remote.keys(Arc::new(KeyRing::new(id, EncryptionKey::new([7; 32]))))
+}
+
+#[cfg(not(feature = "encryption"))]
+fn with_keys(remote: Remote) -> Remote {
+    remote
 }
 
 /// The same, with the true time of `objects`.

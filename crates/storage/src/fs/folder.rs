@@ -214,6 +214,10 @@ impl Fs for FolderFs {
         self.fs.failure()
     }
 
+    fn is_encrypted(&self) -> bool {
+        self.fs.is_encrypted()
+    }
+
     fn machine_run(&self) -> Option<u64> {
         self.fs.machine_run()
     }

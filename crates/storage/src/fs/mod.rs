@@ -79,6 +79,9 @@ pub use uncached::Uncached;
 /// an encrypted database is opened without its keys.
 pub const ENCRYPTED_MAGIC: [u8; 8] = *b"SILTCRYP";
 
+/// The first bytes of an object in a store that the crate `encryption` encrypted.
+pub const ENCRYPTED_PAGE_MAGIC: [u8; 4] = *b"SILP";
+
 /// The treatment of the name by [`Fs::open_append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendMode {
@@ -221,6 +224,11 @@ pub trait Fs: Send + Sync + 'static {
     /// there is none. Does not block.
     fn failure(&self) -> Option<String> {
         None
+    }
+
+    /// Returns `true` if the bytes of files are encrypted on the medium. Default: `false`.
+    fn is_encrypted(&self) -> bool {
+        false
     }
 
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it
