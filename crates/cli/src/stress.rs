@@ -5,18 +5,26 @@
 //! The writer prints a number before a commit begins and after it was acknowledged. After a kill, the database must have
 //! exactly the state after the commit whose number it stores; this is at least the last acknowledged one.
 //!
+//! With `--fault-one-in` calls of the writer's disk fail. A commit that fails is tried again with the same number until it is
+//! acknowledged: its operations have the same effect twice. The comparison reads without faults.
+//!
 //! Invariant: the exit status is 0 only if every state was read to the end and equals the model.
+
+mod faults;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
+use siltstone::fs::Fs;
 use siltstone::{
-    Batch, Db, Durability, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
-    VerifyOptions,
+    Batch, Db, Durability, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition,
+    PartitionOptions, VerifyOptions,
 };
 use testkit::Rng;
 use testkit::rng::mix64;
@@ -26,6 +34,8 @@ use crate::files;
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
+use faults::{Faults, FaultyDisk};
+
 /// The partitions: without and with metadata, and with large values.
 const PARTITIONS: [&str; 3] = ["plain", "metahive", "large"];
 /// The partition with the number of the last commit.
@@ -34,6 +44,10 @@ const COUNTER: &str = "counter";
 const LARGE_BYTES: usize = 32 << 10;
 /// Memory of writes, small so that there are many flushes and compactions.
 const WRITE_BUFFER_BYTES: u64 = 4 << 20;
+/// The pause before a call of the writer is tried again while its disk fails, and the number of its attempts. The store
+/// resumes by itself before.
+const FAULT_PAUSE: Duration = Duration::from_millis(2);
+const FAULT_ATTEMPTS: u32 = 30_000;
 
 /// Arguments of `stress`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +66,10 @@ pub(crate) struct Args {
     /// Commits of a writer until it is killed, at most
     #[arg(long, default_value = "4000", value_parser = clap::value_parser!(u64).range(1..))]
     commits: u64,
+    /// One of so many calls of the writer's disk fails: writes, also in their middle, syncs, reads, new files, by an error
+    /// of the disk or for lack of space
+    #[arg(long, value_parser = clap::value_parser!(u64).range(20..))]
+    fault_one_in: Option<u64>,
     /// Keep the database also after success
     #[arg(long)]
     keep: bool,
@@ -69,6 +87,12 @@ pub(crate) struct WriterArgs {
     seed: u64,
     /// Number of different keys
     keys: u64,
+    /// One of so many calls of the disk fails
+    #[arg(long)]
+    fault_one_in: Option<u64>,
+    /// Seed of the faults
+    #[arg(long, default_value = "0")]
+    fault_seed: u64,
 }
 
 /// An operation; the number is that of a partition.
@@ -118,8 +142,9 @@ struct Stressed {
 }
 
 impl Stressed {
-    fn open(path: &Path) -> Result<Stressed, Failure> {
-        let db = files::builder(path).write_buffer_bytes(WRITE_BUFFER_BYTES).open()?;
+    fn open(path: &Path, fs: Arc<dyn Fs>) -> Result<Stressed, Failure> {
+        let builder = Db::builder(path).fs(fs);
+        let db = builder.write_buffer_bytes(WRITE_BUFFER_BYTES).open()?;
         let options = [
             PartitionOptions::new(),
             PartitionOptions::new().metahive(MetaHiveOptions::default()),
@@ -167,24 +192,61 @@ impl Stressed {
 
 /// Commits until it is killed.
 pub(crate) fn write(args: &WriterArgs) -> Result<(), Failure> {
-    let stressed = Stressed::open(&args.database)?;
-    let mut commit = stressed.last_commit()?;
+    let faults = args.fault_one_in.map(|one_in| Faults::new(args.fault_seed, one_in));
+    let fs = match faults.clone() {
+        Some(faults) => Arc::new(FaultyDisk { inner: files::files(), faults }),
+        None => files::files(),
+    };
+    let attempts = if faults.is_some() { FAULT_ATTEMPTS } else { 1 };
+    let stressed = patiently(attempts, || Stressed::open(&args.database, fs.clone()))?;
+    let mut commit = patiently(attempts, || stressed.last_commit())?;
     let mut out = Output::new(false);
+    let mut shown = 0;
     loop {
         commit += 1;
         let (operations, durability) = operations(args.seed, commit, args.keys);
         out.raw(format!("begun {commit}\n").as_bytes())?;
         out.flush()?;
-        stressed.batch(&operations, commit).commit(durability)?;
+        patiently(attempts, || {
+            Ok(stressed.batch(&operations, commit).commit(durability).map(drop)?)
+        })?;
         out.raw(format!("done {commit}\n").as_bytes())?;
+        if let Some(count) = faults.as_ref().map(|it| it.count()).filter(|count| *count > shown) {
+            out.raw(format!("faults {count}\n").as_bytes())?;
+            shown = count;
+        }
         out.flush()?;
         // From the number as well, so that a run of one seed does the same.
-        match mix64(commit) % 1500 {
-            0 => stressed.db.flush()?,
-            1 => stressed.partitions[commit as usize % PARTITIONS.len()].compact(..)?,
-            _ => {}
+        let maintained = match mix64(commit) % 1500 {
+            0 => stressed.db.flush(),
+            1 => stressed.partitions[commit as usize % PARTITIONS.len()].compact(..),
+            _ => Ok(()),
+        };
+        match maintained {
+            // The jobs in the background try it again.
+            Err(error) if is_of_disk(&error) && faults.is_some() => {}
+            maintained => maintained?,
         }
     }
+}
+
+/// Returns `true` for an error that a failing disk causes.
+fn is_of_disk(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::ReadOnly)
+}
+
+/// Calls `call` until it succeeds, for as long as the disk is the reason why it does not, and at most so often.
+fn patiently<T>(attempts: u32, mut call: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    for _ in 1..attempts {
+        match call() {
+            Err(Failure::Engine(error)) if is_of_disk(&error) => {
+                // An early end is one more attempt.
+                std::thread::park_timeout(FAULT_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+    call()
 }
 
 /// The state that the database must have.
@@ -252,9 +314,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut state = ExpectedState::new();
     let mut rng = Rng::new(seed);
     let mut rounds = 0;
+    let mut faults = 0;
     while rounds < args.rounds && !progress::is_interrupted() {
-        let commits = rng.range(1..args.commits + 1);
-        if let Err(failure) = round(args, seed, &path, commits, &mut state) {
+        let life = WriterLife {
+            seed,
+            commits: rng.range(1..args.commits + 1),
+            fault_seed: rng.next_u64(),
+        };
+        let survived = round(args, life, &path, &mut state);
+        if let Err(failure) = survived.map(|count| faults += count) {
             note(format_args!(
                 "siltstone: failed after {rounds} kills, {} commits; --seed {seed} repeats the operations\n  \
                  the database stays in {}",
@@ -271,34 +339,46 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let commits = state.commit;
     let mut out = Output::new(args.json);
     let interrupted = if rounds < args.rounds { ", interrupted" } else { "" };
+    let failed = if faults > 0 { format!("{faults} faults of the disk, ") } else { String::new() };
     out.line(
-        format_args!("{rounds} kills, {commits} commits, nothing lost, seed {seed}{interrupted}"),
-        &json!({ "kills": rounds, "commits": commits, "seed": seed }),
+        format_args!(
+            "{rounds} kills, {failed}{commits} commits, nothing lost, seed {seed}{interrupted}"
+        ),
+        &json!({ "kills": rounds, "faults": faults, "commits": commits, "seed": seed }),
     )?;
     out.finish()
 }
 
-/// One life of a writer, and the comparison of its end.
+/// The work of a writer until it is killed.
+struct WriterLife {
+    seed: u64,
+    commits: u64,
+    fault_seed: u64,
+}
+
+/// One life of a writer, and the comparison of its end. Returns the faults of its disk.
 fn round(
     args: &Args,
-    seed: u64,
+    life: WriterLife,
     path: &Path,
-    commits: u64,
     state: &mut ExpectedState,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
+    let WriterLife { seed, commits, fault_seed } = life;
     let program = std::env::current_exe().map_err(|e| Failure::io("find", path, &e))?;
     let mut command = Command::new(&program);
     files::hand_keys_to(&mut command);
+    command.arg("stress-writer").arg(path).args([seed, args.keys].map(|it| it.to_string()));
+    if let Some(one_in) = args.fault_one_in {
+        command.args([format!("--fault-one-in={one_in}"), format!("--fault-seed={fault_seed}")]);
+    }
     let mut writer = command
-        .arg("stress-writer")
-        .arg(path)
-        .args([seed, args.keys].map(|number| number.to_string()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| Failure::io("run", &program, &e))?;
-    let (begun, done) = killed_after(&mut writer, state.commit + commits, path)?;
-    let stressed = Stressed::open(path)?;
+    let WriterEnd { begun, done, faults } =
+        killed_after(&mut writer, state.commit + commits, path)?;
+    let stressed = Stressed::open(path, files::files())?;
     let stored = stressed.last_commit()?;
     if stored < done.max(state.commit) || stored > begun.max(state.commit) {
         return Err(Failure::NotFound(format!(
@@ -315,26 +395,36 @@ fn round(
     if let Some(damage) = report.damage().first() {
         return Err(Failure::NotFound(format!("after commit {stored}: {damage}")));
     }
-    Ok(stressed.db.close()?)
+    stressed.db.close()?;
+    Ok(faults)
 }
 
-/// Reads what the writer prints, and kills it when it has begun the commit `last`. Returns the last numbers that were begun
-/// and acknowledged.
-fn killed_after(writer: &mut Child, last: u64, path: &Path) -> Result<(u64, u64), Failure> {
-    let mut begun = 0;
-    let mut done = 0;
+/// The last numbers of a writer that was killed.
+#[derive(Default)]
+struct WriterEnd {
+    begun: u64,
+    /// Acknowledged.
+    done: u64,
+    faults: u64,
+}
+
+/// Reads what the writer prints, and kills it when it has begun the commit `last`.
+fn killed_after(writer: &mut Child, last: u64, path: &Path) -> Result<WriterEnd, Failure> {
+    let mut end = WriterEnd::default();
     let mut is_killed = false;
     let printed = writer.stdout.take().expect("its output is a pipe");
     for line in BufReader::new(printed).lines() {
         let line = line.map_err(|e| Failure::io("read the writer of", path, &e))?;
         let Some((word, number)) = line.split_once(' ') else { continue };
         let Ok(number) = number.parse::<u64>() else { continue };
-        match word {
-            "begun" => begun = begun.max(number),
-            _ => done = done.max(number),
-        }
+        let known = match word {
+            "begun" => &mut end.begun,
+            "done" => &mut end.done,
+            _ => &mut end.faults,
+        };
+        *known = number.max(*known);
         // What it had printed before it died is still read.
-        if !is_killed && begun >= last {
+        if !is_killed && end.begun >= last {
             is_killed = true;
             writer.kill().map_err(|e| Failure::io("kill the writer of", path, &e))?;
         }
@@ -342,7 +432,7 @@ fn killed_after(writer: &mut Child, last: u64, path: &Path) -> Result<(u64, u64)
     let status = writer.wait().map_err(|e| Failure::io("wait for the writer of", path, &e))?;
     // Ctrl-C ends the writer, too, because it is of the same group: as a kill does.
     match is_killed || progress::is_interrupted() {
-        true => Ok((begun, done)),
+        true => Ok(end),
         false => Err(Failure::NotFound(format!("the writer ended by itself: {status}"))),
     }
 }

@@ -160,6 +160,31 @@ fn a_stressed_database_loses_nothing_when_its_writer_is_killed() {
 }
 
 #[test]
+fn a_stressed_database_loses_nothing_while_calls_of_its_disk_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let stress = [
+        "stress",
+        ".",
+        "--seed",
+        "7",
+        "--rounds",
+        "4",
+        "--keys",
+        "60",
+        "--commits",
+        "300",
+        "--fault-one-in",
+        "40",
+        "--json",
+    ];
+    let text = printed(folder.path(), &stress, 0);
+    let faults = text.split("\"faults\":").nth(1).and_then(|rest| rest.split(['}', ',']).next());
+    let faults = faults.and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(0);
+    assert!(text.contains("\"kills\":4") && faults > 10, "{text}");
+    refused(folder.path(), &["stress", ".", "--fault-one-in", "2"], 2, "fault-one-in");
+}
+
+#[test]
 fn a_gap_that_damage_left_is_listed_and_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
