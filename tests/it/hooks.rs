@@ -156,6 +156,35 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
     assert_eq!(snapshot.get(&p, [3]).unwrap().as_deref(), Some(&[3; 50][..]));
 }
 
+#[test]
+fn the_error_of_a_filter_names_partition_key_and_filter() {
+    struct Refusing;
+    impl CompactionFilter for Refusing {
+        fn decide(&mut self, entry: Entry<'_>) -> Result<lsm_core::hooks::Decision> {
+            match entry.key {
+                b"bad" => Err(siltstone::Error::new(ErrorKind::InvalidArgument, "not this one")),
+                _ => Ok(lsm_core::hooks::Decision::Keep),
+            }
+        }
+    }
+    impl CompactionFilterFactory for Refusing {
+        fn name(&self) -> &'static str {
+            "refusing"
+        }
+        fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            Ok(Box::new(Refusing))
+        }
+    }
+    let db = builder(&MemFs::new(), 7).open().unwrap();
+    let p = db.partition_with("p", tiny().filter(Arc::new(Refusing))).unwrap();
+    p.put("bad", "1").unwrap();
+    let refused = db.flush().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let text = "partition \"p\", key \"bad\", compaction filter \"refusing\": not this one";
+    assert!(refused.to_string().contains(text), "{refused}");
+    assert_eq!(p.get("bad").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
 // ---- a filter that seals ----------------------------------------------------------------------
 
 // ---- a value store ----------------------------------------------------------------------------

@@ -224,7 +224,7 @@ impl<'a> JobHooks<'a> {
         for filter in &mut self.deciding {
             let value = replaced.as_deref().unwrap_or(entry.value);
             let entry = Entry { value, ..entry };
-            match filter.call("decide", |filter| filter.decide(entry))? {
+            match filter.decide(entry)? {
                 Decision::Keep => {}
                 // Later filters would decide on an entry that is gone.
                 Decision::Remove => return Ok(Some(Decision::Remove)),

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use super::catch::{HookId, HookPart, catch};
 use super::{
-    BlockVerifier, CompactionFilter, CompactionFilterFactory, DamagedBlock, DamagedTable, Expiry,
-    InputBlock, InputTable, Job, NoteForm, OwnedEntry, RepairSources, RepairedBlock, Rules, Sealer,
-    TableRepair, TableVerdict, VerifiedBlock, Verifier,
+    BlockVerifier, CompactionFilter, CompactionFilterFactory, DamagedBlock, DamagedTable, Decision,
+    Entry, Expiry, InputBlock, InputTable, Job, NoteForm, OwnedEntry, RepairSources, RepairedBlock,
+    Rules, Sealer, TableRepair, TableVerdict, VerifiedBlock, Verifier,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{FileNo, Gap, KeyForm};
@@ -228,8 +228,11 @@ impl TableRepair for GuardedRepair {
     }
 }
 
-/// A filter of a job, which names it where it panics.
-pub struct JobFilter(HookPart<Box<dyn CompactionFilter>>);
+/// A filter of a job, which names it where it panics or refuses an entry.
+pub struct JobFilter {
+    filter: HookPart<Box<dyn CompactionFilter>>,
+    key_form: KeyForm,
+}
 
 impl JobFilter {
     /// Starts a filter for a job.
@@ -239,7 +242,25 @@ impl JobFilter {
     pub fn start(factory: &dyn CompactionFilterFactory, job: &Job<'_>) -> Result<JobFilter> {
         let partition = job.partition.into();
         let hook = HookId { partition, kind: "compaction filter", name: factory.name().into() };
-        Ok(JobFilter(hook.part(factory.start(job)?)))
+        Ok(JobFilter { filter: hook.part(factory.start(job)?), key_form: job.key_form })
+    }
+
+    /// The decision on an entry.
+    ///
+    /// # Errors
+    /// Those of the filter, which name partition, key and filter.
+    #[inline]
+    pub fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        let decided = self.call("decide", |filter| filter.decide(entry));
+        decided.map_err(|error| self.blamed(entry.key, error))
+    }
+
+    #[cold]
+    fn blamed(&self, key: &[u8], error: Error) -> Error {
+        let HookId { partition, kind, name } = &self.filter.hook;
+        let key = self.key_form.user(key).escape_ascii();
+        let message = format!("partition {partition:?}, key \"{key}\", {kind} {name:?}");
+        Error::because(error.kind(), message, error)
     }
 
     /// Makes the call that is named `what`, in code that runs in [`catch_blamed`].
@@ -249,7 +270,7 @@ impl JobFilter {
         what: &'static str,
         code: impl FnOnce(&mut dyn CompactionFilter) -> T,
     ) -> T {
-        let (hook, filter) = self.0.get_mut();
+        let (hook, filter) = self.filter.get_mut();
         hook.blamed(what, || code(&mut **filter))
     }
 }
