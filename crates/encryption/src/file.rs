@@ -14,7 +14,7 @@ use storage::fs::File;
 use storage::{Error, ErrorKind, Result};
 
 use crate::cipher::{DataCipher, DataKey, RecordCipher};
-use crate::header::{self, HEADER_BYTES};
+use crate::header::{self, HEADER_BYTES, PLACE_BYTES};
 use crate::keys::{EncryptionKey, KeyProvider, fill_random};
 use crate::pages::{FileHeader, PageAccess, Pages};
 use crate::record::{DataEnd, data_between, offset_after};
@@ -117,12 +117,25 @@ impl EncryptedFile {
             DataEnd { offset: HEADER_BYTES as u64, place: 0 }
         } else {
             self.cipher()?;
+            appending.opened_at = self.with_whole_header(appending.opened_at)?;
             let end = self.pages.end()?;
             let reserved = data_between(end.offset, appending.opened_at);
             DataEnd { offset: appending.opened_at, place: end.place + reserved }
         };
         appending.end = Some(end);
         Ok(end)
+    }
+
+    /// Appends what a crash has cut off a header of a file of `len` bytes, whose first place is whole; returns the
+    /// length then. Records begin after the header: those before its end would never be read.
+    fn with_whole_header(&self, len: u64) -> Result<u64> {
+        let Some(cut) = usize::try_from(len).ok().filter(|len| *len < HEADER_BYTES) else {
+            return Ok(len);
+        };
+        let mut place = [0; PLACE_BYTES];
+        self.pages.inner.read_at(0, &mut place)?;
+        self.pages.inner.append(&[place, place].concat()[cut..])?;
+        Ok(HEADER_BYTES as u64)
     }
 
     /// The data key of a file that is appended to.

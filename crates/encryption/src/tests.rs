@@ -337,3 +337,32 @@ fn nothing_is_reserved_or_appended_after_a_failed_append() {
     assert!(file.preallocate(1 << 16).is_err());
     assert!(file.append(b"other").is_err());
 }
+
+#[test]
+fn a_header_that_a_crash_has_cut_is_completed_before_the_next_append() {
+    let (mem, fs) = new();
+    let path = Path::new("/db/0000000000000001-00000001.manifest");
+    let file = fs.open_append(path, AppendMode::IfAbsent).unwrap();
+    file.append(b"lost in the crash").unwrap();
+    drop(file);
+    let raw = mem.open_read(path).unwrap();
+    let mut bytes = vec![0; 256];
+    raw.read_at(0, &mut bytes).unwrap();
+    for len in [128, 129, 165, 255] {
+        mem.write_raw(path, &bytes[..len]).unwrap();
+        let file = fs.open_append(path, AppendMode::Existing).unwrap();
+        assert_eq!(file.len().unwrap(), 0, "{len}");
+        file.append(b"after it").unwrap();
+        drop(file);
+        let file = fs.open_read(path).unwrap();
+        let mut buf = [0; 20];
+        assert_eq!(file.read_at(0, &mut buf).unwrap(), 8, "{len}");
+        assert_eq!(&buf[..8], b"after it");
+        // Both places are whole: one may be damaged.
+        let mut damaged = vec![0; mem.open_read(path).unwrap().len().unwrap() as usize];
+        mem.open_read(path).unwrap().read_at(0, &mut damaged).unwrap();
+        damaged[60] ^= 1;
+        mem.write_raw(path, &damaged).unwrap();
+        assert_eq!(fs.open_read(path).unwrap().read_at(0, &mut buf).unwrap(), 8, "{len}");
+    }
+}
