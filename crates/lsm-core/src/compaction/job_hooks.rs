@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::DropRules;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     Ageing, Decision, EndedBlock, Entry, Inject, Job, JobFilter, JobKind, NOTED_BYTES_MAX,
     NoteForm, PartitionHooks, Properties, catch,
 };
-use crate::types::{ClearSeqs, DeletedRanges, EntryKind, KeyForm, SeqNo};
+use crate::types::{EntryKind, KeyForm, SeqNo};
 
 /// The hooks of one job.
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
@@ -23,19 +24,13 @@ pub struct JobHooks<'a> {
     pub(super) may_relocate: bool,
     /// No frame of the log will name the job's values, and a sync of some may have failed: the store
     /// gives those other places that are in doubt.
-    pub(super) rescues: bool,
+    pub rescues: bool,
     /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
-    /// The clear sequences that the survival rules know.
-    pub(super) clear_seqs: ClearSeqs,
-    /// The deleted ranges that they know.
-    pub(super) spans: DeletedRanges,
-    /// No one reads while the job runs.
-    pub(super) is_without_readers: bool,
-    /// No entry survives.
-    pub(super) drops_all: bool,
+    /// The rules by which the job drops entries.
+    pub(super) rules: DropRules<'a>,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<JobFilter>,
     pub(super) sealing: Option<JobFilter>,
@@ -76,10 +71,7 @@ impl<'a> JobHooks<'a> {
             rescues: false,
             snapshots,
             registered,
-            clear_seqs: ClearSeqs::default(),
-            spans: DeletedRanges::default(),
-            is_without_readers: false,
-            drops_all: false,
+            rules: DropRules::new(snapshots),
             inject,
             deciding: Vec::new(),
             sealing: None,
@@ -94,14 +86,9 @@ impl<'a> JobHooks<'a> {
 
     /// For an open: no one reads while the job runs.
     #[must_use]
-    pub fn without_readers(self) -> JobHooks<'a> {
-        JobHooks { is_without_readers: true, ..self }
-    }
-
-    /// With the values moved that are in doubt, if `rescues`.
-    #[must_use]
-    pub fn rescuing(self, rescues: bool) -> JobHooks<'a> {
-        JobHooks { rescues, ..self }
+    pub fn without_readers(mut self) -> JobHooks<'a> {
+        self.rules.is_without_readers = true;
+        self
     }
 
     /// With what a job asks about the age of entries: the rule, also where its filter takes no part,

@@ -53,18 +53,18 @@ pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
 #[derive(Debug)]
 pub struct DropRules<'a> {
     snapshots: &'a [SeqNo],
-    /// The durable clear sequences: see `types/clear_seqs.rs`.
-    clear_seqs: ClearSeqs,
-    /// The durable deleted ranges: see `types/spans.rs`.
-    spans: DeletedRanges,
+    /// The clear sequences that the job may rely on: they are durable, or become so with its result.
+    pub clear_seqs: ClearSeqs,
+    /// The same for the deleted ranges.
+    pub spans: DeletedRanges,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
     /// The entry before is an operand that somebody sees: what lies below belongs to its value.
     is_open: bool,
-    /// No one reads, and no snapshot is taken, while the job runs.
-    is_without_readers: bool,
+    /// No one reads, and no snapshot is taken, while the job runs: operands above the last snapshot are folded, too.
+    pub is_without_readers: bool,
     /// No entry survives: the tables of a FIFO go, and no snapshot sees them.
-    drops_all: bool,
+    pub drops_all: bool,
     /// See [`DropRules::kept_for`].
     kept_for: Option<SeqNo>,
 }
@@ -78,10 +78,9 @@ impl<'a> DropRules<'a> {
     pub fn new(snapshots: &'a [SeqNo]) -> DropRules<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
-        let clear_seqs = ClearSeqs::default();
         DropRules {
             snapshots,
-            clear_seqs,
+            clear_seqs: ClearSeqs::default(),
             spans: DeletedRanges::default(),
             last: None,
             is_open: false,
@@ -89,32 +88,6 @@ impl<'a> DropRules<'a> {
             drops_all: false,
             kept_for: None,
         }
-    }
-
-    /// The same for the deleted ranges.
-    #[must_use]
-    pub fn with_spans(self, spans: DeletedRanges) -> DropRules<'a> {
-        DropRules { spans, ..self }
-    }
-
-    /// The same for a job that no reader and no snapshot can meet, if `is_without_readers`: operands above the last
-    /// snapshot are folded, too.
-    #[must_use]
-    pub fn without_readers(self, is_without_readers: bool) -> DropRules<'a> {
-        DropRules { is_without_readers, ..self }
-    }
-
-    /// The same for a job that drops all of its inputs, if `drops_all`.
-    #[must_use]
-    pub fn dropping_all(self, drops_all: bool) -> DropRules<'a> {
-        DropRules { drops_all, ..self }
-    }
-
-    /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
-    /// with its result.
-    #[must_use]
-    pub fn with_clear_seqs(self, clear_seqs: ClearSeqs) -> DropRules<'a> {
-        DropRules { clear_seqs, ..self }
     }
 
     /// The stripe of the oldest clear sequence or deleted range above an entry.

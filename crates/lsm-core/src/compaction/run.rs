@@ -188,9 +188,10 @@ impl<'a> Merge<'a> {
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut job_hooks, should_stop, sources, unix_seconds } =
             context;
-        job_hooks.clear_seqs = self.clear_seqs.clone();
-        job_hooks.spans = self.spans.clone();
-        job_hooks.drops_all = self.compaction.is_some_and(|it| it.trigger == Trigger::Fifo);
+        let rules = &mut job_hooks.rules;
+        rules.clear_seqs = self.clear_seqs.clone();
+        rules.spans = self.spans.clone();
+        rules.drops_all = self.compaction.is_some_and(|it| it.trigger == Trigger::Fifo);
         let findings = JobFindings::default();
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());

@@ -19,7 +19,7 @@ use super::job_hooks::Expires;
 use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
-use super::{DropDecision, DropRules, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split};
+use super::{DropDecision, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, AttachedStore, Decision, Entry, Fault, Faults, Inject, Input, JobKind, JobValues,
@@ -39,7 +39,6 @@ const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
 /// The state of the loop, and the hooks of the job.
 pub(super) struct Writing<'a, 'o> {
     job_hooks: JobHooks<'a>,
-    rules: DropRules<'a>,
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'o>,
@@ -150,11 +149,6 @@ impl<'a, 'o> Writing<'a, 'o> {
         let sync_failure_count =
             store.map_or(0, |store| store.sync_failure_count().unwrap_or(u64::MAX));
         Writing {
-            rules: DropRules::new(job_hooks.snapshots)
-                .with_clear_seqs(job_hooks.clear_seqs.clone())
-                .with_spans(job_hooks.spans.clone())
-                .without_readers(job_hooks.is_without_readers)
-                .dropping_all(job_hooks.drops_all),
             job_hooks,
             below,
             split,
@@ -268,8 +262,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let is_version = self.keys.is_version();
         let below = &mut self.below;
-        let decision = self.rules.keep(key, is_version, || below.may_lie_below(key.user));
-        self.under_way.kept_for = self.rules.kept_for();
+        let decision = self.job_hooks.rules.keep(key, is_version, || below.may_lie_below(key.user));
+        self.under_way.kept_for = self.job_hooks.rules.kept_for();
         match decision {
             DropDecision::Keep => {
                 self.note_first_flush(entry);

@@ -299,7 +299,8 @@ fn a_clear_shadows_every_key_for_readers_that_see_it() {
     fn check(snapshots: &[u64], clear_seqs: &[u64], entries: &[u64], kept: &[u64]) {
         let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
         let clear_seqs = ClearSeqs::of(clear_seqs.iter().map(|n| seq(*n)).collect());
-        let mut rules = DropRules::new(&snapshots).with_clear_seqs(clear_seqs);
+        let mut rules = DropRules::new(&snapshots);
+        rules.clear_seqs = clear_seqs;
         let mut survivors = Vec::new();
         for n in entries {
             let trailer = Trailer::new(seq(*n), EntryKind::Value);
@@ -352,7 +353,9 @@ fn a_deleted_range_shadows_its_keys_for_readers_that_see_it() {
     fn check(snapshots: &[u64], entries: &[(&str, u64)], kept: &[(&str, u64)]) {
         let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
         let span = DeletedRange { start: (*b"b").into(), end: Some((*b"d").into()), seq: seq(50) };
-        let mut rules = DropRules::new(&snapshots).with_spans(DeletedRanges::of(&[span]));
+        let spans = DeletedRanges::of(&[span]);
+        let mut rules = DropRules::new(&snapshots);
+        rules.spans = spans;
         let mut survivors = Vec::new();
         let mut before = "";
         for (user, n) in entries {
@@ -383,8 +386,11 @@ fn a_deletion_between_an_operand_and_a_value_ends_its_chain() {
     {
         for (value, expected) in [(8, DropDecision::Fold), (6, DropDecision::Drop)] {
             let snapshots = [seq(20)];
-            let rules = DropRules::new(&snapshots).with_spans(spans.clone());
-            let mut rules = rules.with_clear_seqs(clear_seqs.clone());
+            let spans = spans.clone();
+            let clear_seqs = clear_seqs.clone();
+            let mut rules = DropRules::new(&snapshots);
+            rules.spans = spans;
+            rules.clear_seqs = clear_seqs;
             let operand = KeyRef::new(b"k", Trailer::new(seq(10), EntryKind::Operand));
             assert_eq!(rules.keep(operand, false, || true), DropDecision::Keep);
             let value = KeyRef::new(b"k", Trailer::new(seq(value), EntryKind::Value));
@@ -399,8 +405,11 @@ fn the_older_of_a_clear_and_a_range_hides_an_entry_first() {
     for (clear, range) in [(10, 30), (30, 10)] {
         let span = DeletedRange { start: (*b"a").into(), end: None, seq: seq(range) };
         let snapshots = [seq(20), seq(40)];
-        let rules = DropRules::new(&snapshots).with_spans(DeletedRanges::of(&[span]));
-        let mut rules = rules.with_clear_seqs(ClearSeqs::of(vec![seq(clear)]));
+        let spans = DeletedRanges::of(&[span]);
+        let clear_seqs = ClearSeqs::of(vec![seq(clear)]);
+        let mut rules = DropRules::new(&snapshots);
+        rules.spans = spans;
+        rules.clear_seqs = clear_seqs;
         let key = KeyRef::new(b"k", Trailer::new(seq(5), EntryKind::Value));
         assert_eq!(rules.keep(key, false, || true), DropDecision::Drop, "{clear} {range}");
     }

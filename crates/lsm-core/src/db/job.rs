@@ -133,9 +133,9 @@ impl JobRunner {
     ) -> Result<JobTables> {
         let StartedJob { version, hooks, snapshots, .. } = job;
         let JobSnapshots { respected, registered } = snapshots;
-        let job_hooks = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
+        let mut job_hooks = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
+        job_hooks.rescues = job.rescues;
         let unix_time = self.calendar.unix_time();
-        let job_hooks = job_hooks.rescuing(job.rescues);
         let job_hooks =
             job_hooks.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
         let repaired = match merge.is_repair() && hooks.verifying().is_some() {

@@ -32,7 +32,8 @@ fn entry(n: u64, kind: u8) -> Entry {
 }
 
 fn survive(entries: &[Entry], list: &[SeqNo], has_readers: bool) -> Vec<Entry> {
-    let mut rules = DropRules::new(list).without_readers(!has_readers);
+    let mut rules = DropRules::new(list);
+    rules.is_without_readers = !has_readers;
     let mut kept: Vec<Entry> = Vec::new();
     for (number, (n, kind, bytes)) in entries.iter().enumerate() {
         let key = KeyRef::new(b"k", Trailer::new(seq(*n), *kind));
