@@ -261,13 +261,8 @@ impl Compactor {
             partition,
             Installation {
                 removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
-                made: &made.tables,
-                values: std::mem::take(&mut made.values),
-                clear_of: std::mem::take(&mut made.clear_of),
-                erased: std::mem::take(&mut made.erased),
                 holds: &|current| current.hooks == job.version.hooks,
-                is_foreign: made.is_repaired,
-                ..Installation::of(changes)
+                ..Installation::of_job(changes, made)
             },
         )?;
         if is_installed {

@@ -227,21 +227,12 @@ impl Flusher {
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.runner.commit.visible_seq()));
-        let values = std::mem::take(&mut written.made.values);
-        let clear_of = written.made.clear_of.clone();
         let installed = self.installer.install(
             partition,
             Installation {
-                changes,
                 flushed: Some(through),
-                removed: Vec::new(),
-                made: &written.made.tables,
-                values,
-                clear_of,
-                erased: written.made.erased.clone(),
                 holds: &|current| current.hooks == written.hooks,
-                hooks: None,
-                is_foreign: written.made.is_repaired,
+                ..Installation::of_job(changes, &mut written.made)
             },
         )?;
         // The partition was dropped, or its hooks changed and the next flush repeats the work: the segments

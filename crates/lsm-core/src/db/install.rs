@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::catalog::Catalog;
 use super::clear_seqs::update_clear_seqs;
 use super::gaps::spent_gaps;
+use super::job::JobTables;
 use super::job_parts::JobParts;
 use super::jobs::Jobs;
 use super::log::Log;
@@ -53,7 +54,19 @@ pub(super) struct Installation<'a> {
     pub(super) is_foreign: bool,
 }
 
-impl Installation<'_> {
+impl<'a> Installation<'a> {
+    /// The changes of a job, with what it `made`.
+    pub(super) fn of_job(changes: Vec<Change>, made: &'a mut JobTables) -> Self {
+        Installation {
+            values: std::mem::take(&mut made.values),
+            clear_of: std::mem::take(&mut made.clear_of),
+            erased: std::mem::take(&mut made.erased),
+            is_foreign: made.is_repaired,
+            made: &made.tables,
+            ..Installation::of(changes)
+        }
+    }
+
     /// Changes that are no job's.
     pub(super) fn of(changes: Vec<Change>) -> Self {
         let values = JobValues::default();
