@@ -269,7 +269,15 @@ impl MappedFile for Vec<u8> {
 pub trait File: Send + Sync + 'static {
     /// Appends all of `bytes` after the previous appends. After an error any part of them, from the
     /// front, may have reached the file, and the place of a further append is undefined.
-    fn append(&self, bytes: &[u8]) -> Result<()>;
+    ///
+    /// # Errors
+    /// Those of the medium. [`ErrorKind::Unsupported`], by default, for a file that is open for reading alone.
+    ///
+    /// [`ErrorKind::Unsupported`]: crate::error::ErrorKind::Unsupported
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let _ = bytes;
+        Err(read_only_file())
+    }
 
     /// Appends pieces one after the other, as [`File::append`] does with all of them in one buffer.
     /// By default an append for each, between which another append may come.
@@ -322,7 +330,13 @@ pub trait File: Send + Sync + 'static {
 
     /// Extends the file to `len` bytes of zeros with their space reserved. The place of the next
     /// append does not change.
-    fn preallocate(&self, len: u64) -> Result<()>;
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    fn preallocate(&self, len: u64) -> Result<()> {
+        let _ = len;
+        Err(read_only_file())
+    }
 
     /// Allows small appends to go through a shared mapping from now on, up to the end of the
     /// preallocated range, if the medium is known to support that. Nothing else changes: appends
@@ -352,5 +366,16 @@ pub trait File: Send + Sync + 'static {
     }
 
     /// Frees the space of a range; it reads as zeros from then on.
-    fn punch(&self, offset: u64, len: u64) -> Result<()>;
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        let _ = (offset, len);
+        Err(read_only_file())
+    }
+}
+
+/// The error of a call that changes a file which is open for reading alone.
+fn read_only_file() -> Error {
+    Error::new(ErrorKind::Unsupported, "the file is open for reading alone")
 }

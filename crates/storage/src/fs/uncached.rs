@@ -4,7 +4,7 @@
 //! Verification reads the log and the manifest through it, with the same code as recovery does.
 //! Bytes that were written and not synced yet exist in a cache alone, so they come from there.
 //!
-//! Invariant: only reads differ; everything else is passed on unchanged.
+//! Invariant: only reads differ, of files that are open for reading alone; everything else is passed on unchanged.
 
 #[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
@@ -34,7 +34,7 @@ impl Fs for Uncached {
     }
 
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(UncachedFile(self.0.open_append(path, mode)?)))
+        self.0.open_append(path, mode)
     }
 
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
@@ -85,14 +85,6 @@ impl Fs for Uncached {
 }
 
 impl File for UncachedFile {
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.0.append(bytes)
-    }
-
-    fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
-        self.0.append_pieces(pieces)
-    }
-
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.0.read_at_uncached(offset, buf)
     }
@@ -105,28 +97,8 @@ impl File for UncachedFile {
         self.0.sync()
     }
 
-    fn begin_sync(&self) {
-        self.0.begin_sync();
-    }
-
-    fn begin_next_sync(&self) -> Result<()> {
-        self.0.begin_next_sync()
-    }
-
     fn len(&self) -> Result<u64> {
         self.0.len()
-    }
-
-    fn preallocate(&self, len: u64) -> Result<()> {
-        self.0.preallocate(len)
-    }
-
-    fn map_appends(&self) -> bool {
-        self.0.map_appends()
-    }
-
-    fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.punch(offset, len)
     }
 }
 
