@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::DbInner;
 use super::context::DbContext;
 use super::handle::Db;
-use super::log::LogRetention;
+use super::log::SegmentRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, copy, link_or_copy};
@@ -105,7 +105,7 @@ impl DbInner {
                     &no_other_flush,
                     partition,
                     newest.id,
-                    LogRetention::Release,
+                    SegmentRelease::Now,
                 )?;
             }
         }

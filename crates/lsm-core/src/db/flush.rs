@@ -8,7 +8,7 @@
 //! Invariants:
 //! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. A
 //!    caller that flushes, or must prevent flushes, holds the [`FlushTurn`].
-//! 2. No flush enters the manifest before the log admits it (`log/retention.rs`).
+//! 2. No flush enters the manifest before the log admits it (`log/flush_admission.rs`).
 
 mod resume;
 
@@ -22,7 +22,7 @@ use super::install::{Installation, Installer};
 use super::job::{JobRunner, JobTables, StartedJob};
 use super::job_parts::JobParts;
 use super::jobs::{FlushTurn, Jobs};
-use super::log::{Keeping, Log, LogRetention, ReleasedLog, WrittenFlush};
+use super::log::{Log, ReleasedLog, RetentionDecision, SegmentRelease, WrittenFlush};
 use super::ownership::Ownership;
 use super::sealing::MemtableSealer;
 use super::spans::spans_added;
@@ -157,7 +157,7 @@ impl Flusher {
             return Ok(false);
         };
         let flushed = catch_engine("a flush", || {
-            self.flush_partition(&turn, &partition, newest, LogRetention::Release)
+            self.flush_partition(&turn, &partition, newest, SegmentRelease::Now)
         });
         // Also a success: a partition whose flush works again is chosen by size.
         turn.note(&partition, flushed.is_ok());
@@ -193,7 +193,7 @@ impl Flusher {
         turn: &FlushTurn<'_>,
         partition: &Arc<PartitionState>,
         through: MemtableId,
-        retention: LogRetention,
+        release: SegmentRelease,
     ) -> Result<()> {
         // Before the work, because without a manifest its result could not be installed.
         self.runner.catalog.edit()?.ensure_writable()?;
@@ -212,7 +212,7 @@ impl Flusher {
             written => written?,
         };
         let flush = WrittenFlush::of(partition, last_seq);
-        let released = self.log.admit_flush(&flush, retention, || {
+        let released = self.log.admit_flush(&flush, release, || {
             // The memtables of this flush need no segment any more, because the edit that removes the segments
             // adds their tables.
             let flushed = Some((partition.id, through));
@@ -222,8 +222,8 @@ impl Flusher {
             released.inspect_err(|_| self.installer.removal().forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
         changes.extend(released.changes());
-        let keeping = self.keeping_of(&released);
-        changes.extend(keeping.changes.iter().cloned());
+        let decision = self.retention_of(&released);
+        changes.extend(decision.changes.iter().cloned());
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.runner.commit.visible_seq()));
@@ -242,7 +242,7 @@ impl Flusher {
         }
         self.count_flush(partition, &written);
         // After the edit. A crash in between leaves files that no manifest lists; the next open removes them.
-        self.log.delete_released(&released, keeping);
+        self.log.delete_released(&released, decision);
         // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.installer.removal().remove();
         // An error is returned although the flush is installed.
@@ -250,9 +250,9 @@ impl Flusher {
     }
 
     /// The treatment of the segments that a flush releases: some stay for those who follow the changes.
-    fn keeping_of(&self, released: &ReleasedLog) -> Keeping {
+    fn retention_of(&self, released: &ReleasedLog) -> RetentionDecision {
         if !self.log.keeps() {
-            return Keeping::default();
+            return RetentionDecision::default();
         }
         let now = self.runner.calendar.unix_time();
         self.log.keep(released, &self.runner.catalog.current().retained, now)

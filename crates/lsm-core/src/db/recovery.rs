@@ -25,7 +25,7 @@ pub(super) use orphans::OrphanFiles;
 use super::catalog::DEFAULT;
 use super::context::DbContext;
 use super::hook_binding::{HooksOf, resolve};
-use super::log::KeepLimits;
+use super::log::RetentionLimits;
 use crate::clock::Clock;
 use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
@@ -371,7 +371,7 @@ impl OpenPlan {
         let segments = self.version.log_segments.keys();
         changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(last_seq));
-        changes.extend(self.retention(KeepLimits::of(options), context, place, last_seq)?);
+        changes.extend(self.retention(RetentionLimits::of(options), context, place, last_seq)?);
         Ok(changes)
     }
 
@@ -382,7 +382,7 @@ impl OpenPlan {
     /// and these are read after a crash.
     fn retention(
         &self,
-        limits: KeepLimits,
+        limits: RetentionLimits,
         context: &DbContext,
         place: LogPlace,
         last_seq: SeqNo,
@@ -404,8 +404,8 @@ impl OpenPlan {
             left.push((*number, kept));
         }
         let now = context.clock.unix_time();
-        let keeping = limits.keep(&self.version.retained, left, now);
-        let mut changes = keeping.changes;
+        let decision = limits.keep(&self.version.retained, left, now);
+        let mut changes = decision.changes;
         // The files of those that are not kept any more are among the orphans.
         if limits.is_on() && self.recovered.is_some() {
             let mut ends = self.version.retained.ends.iter();

@@ -14,7 +14,7 @@ use super::commit::CommitEnv;
 use super::commit::Deletion;
 use super::events::Notice;
 use super::leases::LeaseTable;
-use super::log::{KeepLimits, Log, LogEnv, LogSettings, LogWriter};
+use super::log::{Log, LogEnv, LogSettings, LogWriter, RetentionLimits};
 use super::obsolete::ObsoleteFiles;
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
@@ -225,7 +225,7 @@ impl TestLog {
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
             segment_bytes_max,
             is_mapped: true,
-            kept: KeepLimits::default(),
+            kept: RetentionLimits::default(),
         };
         let env = Arc::new(TestEnv::default());
         TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO, env.clone()), env }

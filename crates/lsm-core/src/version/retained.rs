@@ -1,6 +1,6 @@
 //! [`RetainedLog`]: the segments that are kept for those who follow the changes, after the database needs them no more.
 //!
-//! Part of a version. `apply/log.rs` changes it, `changes/` reads the segments, and `db/log/keeping.rs` decides which
+//! Part of a version. `apply/log.rs` changes it, `changes/` reads the segments, and `db/log/retained.rs` decides which
 //! of them stay. A reader that does not know it loses nothing: these segments are in tables.
 //!
 //! Invariants:

@@ -21,7 +21,7 @@ use super::description::ExportDescription;
 use crate::db::flush::newest_sealed;
 use crate::db::hook_binding::{check_no_reserved_key, check_tables};
 use crate::db::install::Installation;
-use crate::db::log::LogRetention;
+use crate::db::log::SegmentRelease;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
 use crate::iter::InternalIter;
@@ -168,7 +168,7 @@ impl DbInner {
         if memtables_overlap(partition, &arrival.tables)? {
             self.scheduler.sealer().seal(&mut between, partition);
             if let Some(newest) = newest_sealed(partition) {
-                flusher.flush_partition(&turn, partition, newest, LogRetention::Keep)?;
+                flusher.flush_partition(&turn, partition, newest, SegmentRelease::Later)?;
             }
         }
         // Again under the lock: every number below the one that is taken must be durable before the

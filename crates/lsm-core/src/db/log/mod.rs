@@ -11,8 +11,8 @@
 //! handles.rs   syncs for want of handles: segments are open until they are synced
 //! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections after the last frame of a sealed segment
-//! keeping.rs   the segments that stay for those who follow the changes
-//! retention.rs the question of a flush: may the manifest record it?
+//! retained.rs  the segments that stay for those who follow the changes
+//! flush_admission.rs the question of a flush: may the manifest record it?
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
 //! feeds.rs     waits of feeds of changes
@@ -40,13 +40,13 @@
 mod env;
 mod feeds;
 mod files;
+mod flush_admission;
 mod handles;
-mod keeping;
 mod lengths;
 mod maintenance;
 mod marks;
 mod notices;
-mod retention;
+mod retained;
 mod sealed;
 mod segments;
 mod state;
@@ -73,8 +73,8 @@ use crate::version::Change;
 use crate::wal::Lsn;
 
 pub(super) use env::DbLogEnv;
-pub(super) use keeping::{KeepLimits, Keeping};
-pub(super) use retention::{LogRetention, ReleasedLog, WrittenFlush};
+pub(super) use flush_admission::{ReleasedLog, SegmentRelease, WrittenFlush};
+pub(super) use retained::{RetentionDecision, RetentionLimits};
 pub(super) use state::BegunSegment;
 pub(super) use writer::LogWriter;
 
@@ -145,7 +145,7 @@ pub(super) struct LogSettings {
     /// `true` if appends may go through a mapping.
     pub(super) is_mapped: bool,
     /// The part of the log that stays when nothing needs it.
-    pub(super) kept: KeepLimits,
+    pub(super) kept: RetentionLimits,
 }
 
 impl LogSettings {
@@ -164,7 +164,7 @@ impl LogSettings {
                 .wal_segment_bytes
                 .min(options.write_buffer_bytes.max(SEGMENT_BYTES_MIN)),
             is_mapped: options.wal_mapped,
-            kept: KeepLimits::of(options),
+            kept: RetentionLimits::of(options),
         }
     }
 }

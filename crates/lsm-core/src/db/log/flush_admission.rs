@@ -6,7 +6,7 @@
 //! durable, in the log or in the tables of the flush. Otherwise a crash could keep half of a batch over two
 //! partitions (design note 17).
 
-use super::{Keeping, Log};
+use super::{Log, RetentionDecision};
 use crate::error::Result;
 use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
@@ -15,11 +15,11 @@ use crate::wal::Lsn;
 
 /// The treatment of log segments that are not needed any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::db) enum LogRetention {
+pub(in crate::db) enum SegmentRelease {
     /// Releases them. Takes the lock of the log's writer.
-    Release,
+    Now,
     /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
-    Keep,
+    Later,
 }
 
 /// A flush whose tables are written.
@@ -75,11 +75,11 @@ impl Log {
     pub(in crate::db) fn admit_flush(
         &self,
         flush: &WrittenFlush,
-        retention: LogRetention,
+        release: SegmentRelease,
         low: impl FnOnce() -> Lsn,
     ) -> Result<ReleasedLog> {
         let WrittenFlush { partition, last_seq, is_logged, has_values } = *flush;
-        let releases = retention == LogRetention::Release;
+        let releases = release == SegmentRelease::Now;
         // Not if handles of values are in the log: a sync of it makes the values durable. Nor if the log is kept
         // for those who follow it: after a crash it would lack commits that are in tables.
         let may_lag = releases && is_logged && !has_values && !self.settings.kept.is_on();
@@ -106,10 +106,14 @@ impl Log {
     }
 
     /// Deletes the segments that a flush made unnecessary, whose edit is durable, but those that are kept.
-    pub(in crate::db) fn delete_released(&self, released: &ReleasedLog, keeping: Keeping) {
+    pub(in crate::db) fn delete_released(
+        &self,
+        released: &ReleasedLog,
+        decision: RetentionDecision,
+    ) {
         self.segments_removed(&released.segments);
-        if !keeping.released.is_empty() {
-            self.env.make_obsolete(keeping.released);
+        if !decision.released.is_empty() {
+            self.env.make_obsolete(decision.released);
         }
     }
 
@@ -129,26 +133,26 @@ mod tests {
     use crate::db::testing::TestLog;
 
     /// Admits a flush of all that a log has, of a single batch, and returns the syncs and the changes.
-    fn check(has_values: bool, retention: LogRetention) -> (u64, Vec<Change>) {
+    fn check(has_values: bool, release: SegmentRelease) -> (u64, Vec<Change>) {
         let test = TestLog::new(1 << 20);
         let last_seq = SeqNo::new(write(&test.log, 100).unwrap()).unwrap();
         let partition = PartitionId(0);
         let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values };
         let end = test.log.lock().lsn();
-        let released = test.log.admit_flush(&flush, retention, || end).unwrap();
+        let released = test.log.admit_flush(&flush, release, || end).unwrap();
         (test.env.syncs(), released.changes().collect())
     }
 
     #[test]
     fn a_flush_of_the_only_partition_is_admitted_without_a_sync() {
-        let (syncs, changes) = check(false, LogRetention::Release);
+        let (syncs, changes) = check(false, SegmentRelease::Now);
         assert_eq!(syncs, 0);
         assert!(matches!(changes[..], [Change::FlushBeyondSync(_)]), "{changes:?}");
     }
 
     #[test]
     fn a_flush_whose_frames_name_values_waits_for_the_log() {
-        let (syncs, changes) = check(true, LogRetention::Release);
+        let (syncs, changes) = check(true, SegmentRelease::Now);
         assert_eq!(syncs, 1);
         assert!(!changes.iter().any(|it| matches!(it, Change::FlushBeyondSync(_))), "{changes:?}");
     }
@@ -164,7 +168,7 @@ mod tests {
         let last_seq = SeqNo::new(write(&test.log, 1000).unwrap()).unwrap();
         let partition = PartitionId(0);
         let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values: false };
-        let released = test.log.admit_flush(&flush, LogRetention::Release, || low).unwrap();
+        let released = test.log.admit_flush(&flush, SegmentRelease::Now, || low).unwrap();
         assert!(!released.segments.is_empty() && !released.is_obsolete);
         let before_next_header = test.log.last_seq_before_first_after(&released.segments).unwrap();
         assert!(
@@ -181,12 +185,12 @@ mod tests {
         let last_seq = SeqNo::new(write(&test.log, 100).unwrap()).unwrap().plus(1);
         let partition = PartitionId(1);
         let flush = WrittenFlush { partition, last_seq, is_logged: false, has_values: true };
-        let released = test.log.admit_flush(&flush, LogRetention::Release, || Lsn(0)).unwrap();
+        let released = test.log.admit_flush(&flush, SegmentRelease::Now, || Lsn(0)).unwrap();
         assert_eq!((test.env.syncs(), released.changes().count()), (0, 0));
     }
 
     #[test]
     fn a_flush_under_the_lock_of_the_log_waits_and_changes_nothing() {
-        assert_eq!(check(false, LogRetention::Keep), (1, Vec::new()));
+        assert_eq!(check(false, SegmentRelease::Later), (1, Vec::new()));
     }
 }

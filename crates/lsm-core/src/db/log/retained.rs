@@ -1,4 +1,4 @@
-//! [`KeepLimits`]: which segments of the log stay for those who follow the changes, after the database needs them
+//! [`RetentionLimits`]: which segments of the log stay for those who follow the changes, after the database needs them
 //! no more.
 //!
 //! Asked by the flush that removes segments, and by an open, which removes the log of the epoch before. Plain
@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::Log;
-use super::retention::ReleasedLog;
+use super::flush_admission::ReleasedLog;
 use crate::fs::names::{FileKind, FileName};
 use crate::options::Options;
 use crate::types::FileNo;
@@ -19,24 +19,24 @@ use crate::version::{Change, RetainedLog, RetainedSegment};
 
 /// The limits of the log that is kept.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::db) struct KeepLimits {
+pub(in crate::db) struct RetentionLimits {
     bytes_max: u64,
     seconds_max: u64,
 }
 
 /// The segments that are kept, and those that are not any more.
 #[derive(Default)]
-pub(in crate::db) struct Keeping {
+pub(in crate::db) struct RetentionDecision {
     /// For the edit that removes the segments from the log, after these removals.
     pub(in crate::db) changes: Vec<Change>,
     /// Files, with their lengths in bytes, that the caller releases when the edit is durable.
     pub(in crate::db) released: Vec<(FileName, u64)>,
 }
 
-impl KeepLimits {
-    pub(in crate::db) fn of(options: &Options) -> KeepLimits {
+impl RetentionLimits {
+    pub(in crate::db) fn of(options: &Options) -> RetentionLimits {
         let Options { log_retained_bytes, log_retained_seconds, .. } = *options;
-        KeepLimits { bytes_max: log_retained_bytes, seconds_max: log_retained_seconds }
+        RetentionLimits { bytes_max: log_retained_bytes, seconds_max: log_retained_seconds }
     }
 
     /// Returns `true` if anything is kept.
@@ -51,12 +51,12 @@ impl KeepLimits {
         retained: &RetainedLog,
         left: impl IntoIterator<Item = (FileNo, RetainedSegment)>,
         now: Duration,
-    ) -> Keeping {
-        let mut keeping = Keeping::default();
+    ) -> RetentionDecision {
+        let mut decision = RetentionDecision::default();
         let mut segments = retained.segments.clone();
         if self.is_on() {
             for (file, segment) in left {
-                keeping.changes.push(Change::SegmentRetained { file, segment });
+                decision.changes.push(Change::SegmentRetained { file, segment });
                 segments.insert(file, segment);
             }
         }
@@ -67,11 +67,11 @@ impl KeepLimits {
                 break;
             }
             bytes -= segment.bytes;
-            keeping.changes.push(Change::SegmentForgotten { file });
+            decision.changes.push(Change::SegmentForgotten { file });
             let name = FileName::new(FileKind::Wal, file, segment.epoch);
-            keeping.released.push((name, segment.bytes));
+            decision.released.push((name, segment.bytes));
         }
-        keeping
+        decision
     }
 }
 
@@ -81,13 +81,13 @@ impl Log {
         self.settings.kept.is_on()
     }
 
-    /// As [`KeepLimits::keep`], of the segments that a flush removes.
+    /// As [`RetentionLimits::keep`], of the segments that a flush removes.
     pub(in crate::db) fn keep(
         &self,
         released: &ReleasedLog,
         retained: &RetainedLog,
         now: Duration,
-    ) -> Keeping {
+    ) -> RetentionDecision {
         let epoch = self.settings.epoch;
         let since = now.as_secs();
         let left = released.segments.iter().map(|file| {
@@ -114,14 +114,14 @@ mod tests {
             retained.segments.insert(FileNo(number), segment(10, since));
         }
         let left = [(FileNo(4), segment(10, 100))];
-        let limits = KeepLimits { bytes_max, seconds_max };
-        let keeping = limits.keep(&retained, left, Duration::from_secs(100));
-        let forgotten = keeping.changes.iter().filter_map(|change| match change {
+        let limits = RetentionLimits { bytes_max, seconds_max };
+        let decision = limits.keep(&retained, left, Duration::from_secs(100));
+        let forgotten = decision.changes.iter().filter_map(|change| match change {
             Change::SegmentForgotten { file } => Some(file.0),
             _ => None,
         });
         let forgotten: Vec<u64> = forgotten.collect();
-        assert_eq!(forgotten.len(), keeping.released.len());
+        assert_eq!(forgotten.len(), decision.released.len());
         forgotten
     }
 
