@@ -54,18 +54,21 @@ const FOREIGN_CALLS_FILES: [&str; 3] = [
     "benches/peers/src/engines/lmdb.rs",
 ];
 /// Functions that another language calls.
-const BINDING_FILES: [&str; 16] = [
+const BINDING_FILES: [&str; 19] = [
     "bindings/c/src/backup.rs",
     "bindings/c/src/batch.rs",
     "bindings/c/src/changes.rs",
     "bindings/c/src/db.rs",
     "bindings/c/src/error.rs",
+    "bindings/c/src/exchange.rs",
     "bindings/c/src/hooks.rs",
     "bindings/c/src/iter.rs",
+    "bindings/c/src/listener.rs",
     "bindings/c/src/options.rs",
     "bindings/c/src/partition.rs",
     "bindings/c/src/raw.rs",
     "bindings/c/src/resources.rs",
+    "bindings/c/src/scan.rs",
     "bindings/c/src/secondary.rs",
     "bindings/c/src/stream.rs",
     "bindings/c/src/transaction.rs",

@@ -116,6 +116,44 @@ typedef enum {
   SILTSTONE_FENCED = 25,
 } siltstone_error_kind_t;
 
+// The form of a stream of entries.
+typedef enum {
+  // With checksums.
+  SILTSTONE_STREAM_CHECKED = 0,
+  // The text of Berkeley DB.
+  SILTSTONE_STREAM_BERKELEY_TEXT = 1,
+} siltstone_entry_format_t;
+
+// The kind of an event.
+typedef enum {
+  // A kind of a later version; its text says what it is.
+  SILTSTONE_EVENT_UNKNOWN = 0,
+  // A flush wrote memtables to a table.
+  SILTSTONE_EVENT_FLUSHED = 1,
+  // A compaction replaced tables by new ones.
+  SILTSTONE_EVENT_COMPACTED = 2,
+  // The delay of writers changed.
+  SILTSTONE_EVENT_STALL_CHANGED = 3,
+  // Damaged bytes were found.
+  SILTSTONE_EVENT_CORRUPTION = 4,
+  // A damaged entry was repaired.
+  SILTSTONE_EVENT_REPAIRED = 5,
+  // A damaged entry could not be repaired.
+  SILTSTONE_EVENT_QUARANTINED = 6,
+  // A chunk file of large values was made.
+  SILTSTONE_EVENT_CHUNK_CREATED = 7,
+  // A chunk file takes no more values.
+  SILTSTONE_EVENT_CHUNK_SEALED = 8,
+  // A chunk file was removed.
+  SILTSTONE_EVENT_CHUNK_RECLAIMED = 9,
+  // Background work failed, or a listener did.
+  SILTSTONE_EVENT_BACKGROUND_ERROR = 10,
+  // The store accepts writes again after a failure.
+  SILTSTONE_EVENT_RESUMED = 11,
+  // The calendar jumped.
+  SILTSTONE_EVENT_CLOCK_JUMPED = 12,
+} siltstone_event_kind_t;
+
 // The decision of a compaction filter.
 typedef enum {
   // The entry stays.
@@ -155,6 +193,9 @@ typedef struct siltstone_compaction_filter_t siltstone_compaction_filter_t;
 // An open database.
 typedef struct siltstone_db_t siltstone_db_t;
 
+// A listener of the application.
+typedef struct siltstone_event_listener_t siltstone_event_listener_t;
+
 // Why a function failed.
 typedef struct siltstone_error_t siltstone_error_t;
 
@@ -181,6 +222,9 @@ typedef struct siltstone_partition_options_t siltstone_partition_options_t;
 
 // A block cache, memory for memtables, threads, a rate of background writes, and open files, which many databases share.
 typedef struct siltstone_resources_t siltstone_resources_t;
+
+// A scan of a range as a transaction sees it. The part that it has passed counts as read by the transaction.
+typedef struct siltstone_scan_t siltstone_scan_t;
 
 // A read-only instance of a database that another process writes.
 typedef struct siltstone_secondary_t siltstone_secondary_t;
@@ -256,6 +300,13 @@ typedef struct {
   bool is_large;
 } siltstone_change_t;
 
+// Takes `len` bytes, and returns true; or false for a failure, which ends the stream. Called by the thread of the call.
+typedef bool (*siltstone_write_fn_t)(void *context, const void *data, size_t len);
+
+// Fills `buffer` with up to `len` bytes, and sets `count` to their number, which is 0 at the end only. Returns false for a
+// failure, which ends the stream. Called by the thread of the call.
+typedef bool (*siltstone_read_fn_t)(void *context, void *buffer, size_t len, size_t *count);
+
 // Appends the result of `existing` and of `count` operands, the oldest first, to `output`, and returns true; or false for
 // a failure. `existing` is the value of the key, or an operand that is older than the others: the operator must be
 // associative. Called by any thread, by several at once, and at times while writers wait. The bytes live until it returns.
@@ -282,6 +333,32 @@ typedef uint32_t (*siltstone_filter_fn_t)(void *context,
                                           const void *value,
                                           size_t value_len,
                                           siltstone_hook_output_t *output);
+
+// An event of background work. What a kind does not have is 0 or an empty text. It lives until the listener returns.
+typedef struct {
+  // A siltstone_event_kind_t.
+  uint32_t kind;
+  // The name of the partition.
+  const char *partition;
+  // The damage, the error, the source of a repair, the cause of a delay, or the path of a chunk file.
+  const char *text;
+  // The length of the table of a flush, of the outputs of a compaction, or of a chunk file.
+  uint64_t bytes;
+  // The length of the inputs of a compaction.
+  uint64_t read_bytes;
+  // How long a flush or a compaction took.
+  uint64_t took_us;
+  // The uppermost level of the inputs of a compaction.
+  uint32_t level_from;
+  // The level of its outputs.
+  uint32_t level_to;
+  // The delay of writers, from 0 to 1000, when they are stopped.
+  uint32_t pressure_permille;
+} siltstone_event_t;
+
+// Gets an event. Called by a thread that does background work, or that asks for it, and which waits for the return. It
+// returns nothing: what fails is its own affair.
+typedef void (*siltstone_event_fn_t)(void *context, const siltstone_event_t *event);
 
 // The use of resources by all databases together.
 typedef struct {
@@ -573,6 +650,26 @@ const void *siltstone_error_key(const siltstone_error_t *error,
 // Frees an error.
 void siltstone_error_free(siltstone_error_t *error);
 
+// Writes the entries of the partition `partition`, or of all if it is NULL, as they are now. Sets `entries` to their
+// number. `format` is a siltstone_entry_format_t. docs/portability.md describes both forms.
+bool siltstone_export_stream(const siltstone_db_t *db,
+                             const char *partition,
+                             uint32_t format,
+                             siltstone_write_fn_t write,
+                             void *context,
+                             uint64_t *entries,
+                             siltstone_error_t **error);
+
+// Puts the entries of a stream, in either form, into the partition `partition`, or into those that it names if it is NULL.
+// With `resume` only what differs from what is there is written. Sets `entries` to the number of entries.
+bool siltstone_import_stream(const siltstone_db_t *db,
+                             const char *partition,
+                             bool resume,
+                             siltstone_read_fn_t read,
+                             void *context,
+                             uint64_t *entries,
+                             siltstone_error_t **error);
+
 // Appends bytes to the output of a hook.
 void siltstone_hook_output_append(siltstone_hook_output_t *output, const void *data, size_t len);
 
@@ -656,6 +753,20 @@ const void *siltstone_iter_key(const siltstone_iter_t *iter,
 const void *siltstone_iter_value(const siltstone_iter_t *iter,
                                  size_t *len,
                                  siltstone_error_t **error);
+
+// Makes a listener. `destroy` may be NULL; it is not called if this function fails.
+siltstone_event_listener_t *siltstone_event_listener_create(void *context,
+                                                            siltstone_event_fn_t on_event,
+                                                            siltstone_destroy_fn_t destroy,
+                                                            siltstone_error_t **error);
+
+// Frees a listener. Options and databases that use it keep what they need.
+void siltstone_event_listener_free(siltstone_event_listener_t *listener);
+
+// Adds a listener, which gets the events of the databases that are opened with these options.
+bool siltstone_options_add_event_listener(siltstone_options_t *options,
+                                          const siltstone_event_listener_t *listener,
+                                          siltstone_error_t **error);
 
 // Returns the default options of an open.
 siltstone_options_t *siltstone_options_create(void);
@@ -923,6 +1034,31 @@ bool siltstone_resources_set_background_bytes_per_second(const siltstone_resourc
 bool siltstone_resources_usage(const siltstone_resources_t *resources,
                                siltstone_resource_usage_t *usage,
                                siltstone_error_t **error);
+
+// Returns a scan over the keys from `start` on and before `stop`, as the transaction sees them at this moment with its own
+// writes; NULL is no bound. With `reverse` it goes from the last key to the first. It is on no entry at first.
+siltstone_scan_t *siltstone_transaction_scan(const siltstone_transaction_t *transaction,
+                                             const siltstone_partition_t *partition,
+                                             const void *start,
+                                             size_t start_len,
+                                             const void *stop,
+                                             size_t stop_len,
+                                             bool reverse,
+                                             siltstone_error_t **error);
+
+// Moves to the next entry, and sets `found` to whether there is one.
+bool siltstone_scan_next(siltstone_scan_t *scan, bool *found, siltstone_error_t **error);
+
+// Returns the key of the entry, and sets `len` to its length; NULL if the scan is on none. The bytes live until the scan is
+// moved or freed.
+const void *siltstone_scan_key(const siltstone_scan_t *scan,
+                               size_t *len);
+
+// Returns the value of the entry, as siltstone_scan_key does the key.
+const void *siltstone_scan_value(const siltstone_scan_t *scan, size_t *len);
+
+// Frees a scan, and what it holds.
+void siltstone_scan_free(siltstone_scan_t *scan);
 
 // Opens a secondary of the database in the folder `path`. `options` may be NULL; those that are about writing are ignored.
 siltstone_secondary_t *siltstone_secondary_open(const char *path,

@@ -49,6 +49,8 @@ pub unsafe extern "C" fn siltstone_open(
                     .beside_writer(options.beside_writer)
                     .take_over(options.take_over)
                     .hooks(Arc::new(options.hooks.clone()));
+                let listeners = options.listeners.iter();
+                builder = listeners.fold(builder, |it, listener| it.listener(listener.clone()));
                 if let Some(resources) = &options.resources {
                     builder = builder.resources(resources);
                 }

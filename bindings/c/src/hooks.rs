@@ -126,9 +126,9 @@ fn failed(text: &str) -> Error {
 }
 
 /// The context of a hook, and its end.
-struct Context {
-    pointer: *mut c_void,
-    destroy: DestroyFn,
+pub struct Context {
+    pub(crate) pointer: *mut c_void,
+    pub(crate) destroy: DestroyFn,
 }
 
 // SAFETY: contract 5 of `raw`: hooks and their destructors may be called from any thread.
@@ -313,15 +313,13 @@ impl CompactionFilterFactory for OwnFilter {
     }
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn EngineFilter>> {
-        let partition = job.partition.to_owned();
-        Ok(Box::new(FilterOfJob { code: self.0.clone(), partition, key_form: job.key_form }))
+        Ok(Box::new(FilterOfJob { code: self.0.clone(), key_form: job.key_form }))
     }
 }
 
 /// A filter in one flush or compaction.
 struct FilterOfJob {
     code: Arc<FilterCode>,
-    partition: String,
     key_form: KeyForm,
 }
 
@@ -346,25 +344,13 @@ impl EngineFilter for FilterOfJob {
                 &raw mut output,
             )
         });
-        let decided = match decision {
+        match decision {
             0 => output.outcome(true).map(|_| Decision::Keep),
             1 => output.outcome(true).map(|_| Decision::Remove),
             2 => output.outcome(true).map(Decision::Replace),
             3 => output.outcome(false).map(|_| Decision::Keep),
             other => Err(failed(&format!("there is no decision {other}"))),
-        };
-        decided.map_err(|error| self.blamed(key, &error))
-    }
-}
-
-impl FilterOfJob {
-    #[cold]
-    fn blamed(&self, key: &[u8], error: &Error) -> Error {
-        let FilterOfJob { code, partition, .. } = self;
-        let (name, key) = (&code.name, key.escape_ascii());
-        let message =
-            format!("partition {partition:?}, key \"{key}\", compaction filter {name:?}: {error}");
-        Error::new(error.kind(), message)
+        }
     }
 }
 

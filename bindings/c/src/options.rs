@@ -25,6 +25,7 @@ pub struct OpenOptions {
     pub(crate) take_over: bool,
     pub(crate) resources: Option<engine::Resources>,
     pub(crate) hooks: OwnHooks,
+    pub(crate) listeners: Vec<Arc<dyn engine::EventListener>>,
 }
 
 impl Default for OpenOptions {
@@ -38,6 +39,7 @@ impl Default for OpenOptions {
             take_over: false,
             resources: None,
             hooks: OwnHooks::default(),
+            listeners: Vec::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::raw::{bytes, free, give, guard, guard_taking, object, object_mut, ran
 use crate::value::{Commit, Value};
 
 /// Reads and writes that are committed together, or refused with SILTSTONE_CONFLICT.
-pub struct Transaction(engine::Transaction);
+pub struct Transaction(pub(crate) engine::Transaction);
 
 /// Begins a transaction, which reads the present state of the database.
 #[unsafe(no_mangle)]

@@ -83,6 +83,11 @@ fn hooks_in_c_are_called() {
 }
 
 #[test]
+fn listeners_scans_of_transactions_and_streams_work_in_c() {
+    assert_eq!(check("tests/scans.c"), "all checks passed\n");
+}
+
+#[test]
 fn the_header_is_one_of_cpp_too() {
     if !is_installed("c++") {
         println!("SKIPPED: there is no compiler of C++");

@@ -13,6 +13,7 @@ use crate::held::Held;
 use crate::hooks::Outside;
 use crate::liveness::Liveness;
 use crate::options::seconds;
+use crate::waiting::in_pieces;
 
 /// A feed of changes. As an iterator it ends where no more commits are durable, and may be asked again.
 #[pyclass(frozen, module = "siltstone")]
@@ -58,7 +59,8 @@ impl Changes {
     fn wait_next(&self, py: Python<'_>, timeout: f64) -> Result<Option<FeedItem>> {
         self.liveness.check_process()?;
         let timeout = seconds(timeout)?;
-        Ok(py.outside(|| lock(&self.inner).wait_next(timeout))??.map(FeedItem::of))
+        let item = in_pieces(py, timeout, |piece| lock(&self.inner).wait_next(piece))?;
+        Ok(item.map(FeedItem::of))
     }
 
     fn __iter__(this: Py<Self>) -> Py<Self> {

@@ -1,16 +1,19 @@
 //! [`Db`]: an open database, and the functions that open one.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use siltstone::{Builder, TransactOptions, VerifyOptions};
+use siltstone::{Builder, Error, TransactOptions, VerifyOptions};
 
 use crate::batch::Batch;
 use crate::bytes::Bytes;
 use crate::changes::Changes;
 use crate::commit::{durability, seq_no};
-use crate::error::Result;
+use crate::error::{Result, lock};
 use crate::held::Held;
 use crate::hooks::Outside;
 use crate::liveness::Liveness;
@@ -19,6 +22,7 @@ use crate::partition::Partition;
 use crate::report::{to_python, verify_report};
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, transact};
+use crate::waiting::in_pieces;
 
 /// An open database.
 #[pyclass(frozen, module = "siltstone")]
@@ -166,7 +170,20 @@ impl Db {
     /// Waits until a commit is durable.
     fn wait_durable(&self, py: Python<'_>, seq: u64) -> Result<()> {
         let seq = seq_no(seq)?;
-        Ok(py.outside(|| self.inner.wait_durable(seq))??)
+        let (send, durable) = sync_channel(1);
+        py.outside(|| {
+            self.inner.on_durable(seq, move |outcome| {
+                // A wait that was interrupted takes it no more.
+                let _ = send.try_send(outcome);
+            })
+        })??;
+        let durable = Mutex::new(durable);
+        in_pieces(py, Duration::MAX, |piece| match lock(&durable).recv_timeout(piece) {
+            Ok(outcome) => outcome.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::closed()),
+        })?;
+        Ok(())
     }
 
     /// Follows the changes after a token.

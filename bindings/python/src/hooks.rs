@@ -168,8 +168,13 @@ fn ended() -> Error {
     Error::new(ErrorKind::HookPanicked, "the interpreter ends: no hook is called any more")
 }
 
+/// Notes that this process has hooks.
+pub fn note_use() {
+    IS_USED.store(true, Ordering::Relaxed);
+}
+
 /// Calls a hook.
-fn call<T>(hook: impl FnOnce(Python<'_>) -> PyResult<T>) -> siltstone::Result<T> {
+pub fn call<T>(hook: impl FnOnce(Python<'_>) -> PyResult<T>) -> siltstone::Result<T> {
     let _under_way = UnderWay::begin()?;
     let _in_hook = InHook::begin();
     let called = Python::try_attach(|py| {
@@ -232,7 +237,7 @@ impl Named {
         if !function.bind(py).is_callable() {
             return Err(PyTypeError::new_err("the function of a hook is not callable").into());
         }
-        IS_USED.store(true, Ordering::Relaxed);
+        note_use();
         let params = params.map(|params| params.as_ref().to_vec()).unwrap_or_default();
         Ok(Named { name, params, function })
     }
@@ -350,15 +355,13 @@ impl CompactionFilterFactory for PythonFilter {
     }
 
     fn start(&self, job: &Job<'_>) -> siltstone::Result<Box<dyn EngineFilter>> {
-        let partition = job.partition.to_owned();
-        Ok(Box::new(FilterOfJob { named: self.0.clone(), partition, key_form: job.key_form }))
+        Ok(Box::new(FilterOfJob { named: self.0.clone(), key_form: job.key_form }))
     }
 }
 
 /// A filter in one flush or compaction.
 struct FilterOfJob {
     named: Arc<Named>,
-    partition: String,
     key_form: KeyForm,
 }
 
@@ -367,22 +370,10 @@ impl EngineFilter for FilterOfJob {
         let key = self.key_form.user(entry.key);
         // The bytes of a handle are an address in the value store and no value.
         let value = (entry.kind != EntryKind::Handle).then_some(entry.value);
-        let decided = call(|py| {
+        call(|py| {
             let value = value.map(|value| PyBytes::new(py, value));
             decision(&self.named.function.bind(py).call1((PyBytes::new(py, key), value))?)
-        });
-        decided.map_err(|error| self.blamed(key, &error))
-    }
-}
-
-impl FilterOfJob {
-    #[cold]
-    fn blamed(&self, key: &[u8], error: &Error) -> Error {
-        let FilterOfJob { named, partition, .. } = self;
-        let (name, key) = (&named.name, key.escape_ascii());
-        let message =
-            format!("partition {partition:?}, key \"{key}\", compaction filter {name:?}: {error}");
-        Error::new(error.kind(), message)
+        })
     }
 }
 

@@ -18,12 +18,14 @@ mod batch;
 mod bytes;
 mod changes;
 mod commit;
+mod cursor;
 mod db;
 mod error;
 mod exchange;
 mod held;
 mod hooks;
 mod iterator;
+mod listener;
 mod liveness;
 mod options;
 mod partition;
@@ -34,6 +36,7 @@ mod snapshot;
 mod stream;
 mod transaction;
 mod value;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -52,7 +55,9 @@ fn _siltstone(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<changes::FeedItem>()?;
     module.add_class::<commit::Commit>()?;
     module.add_class::<hooks::CompactionFilter>()?;
+    module.add_class::<cursor::Cursor>()?;
     module.add_class::<db::Db>()?;
+    module.add_class::<listener::EventListener>()?;
     module.add_class::<iterator::EntryIterator>()?;
     module.add_class::<hooks::MergeOperator>()?;
     module.add_class::<partition::Partition>()?;

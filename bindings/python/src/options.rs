@@ -18,6 +18,7 @@ use siltstone::{
 use crate::bytes::Bytes;
 use crate::error::{Failure, Result, invalid_argument};
 use crate::hooks::{self, SuppliedFilters};
+use crate::listener::EventListener;
 use crate::resources::Resources;
 
 type Named<'a, 'py> = &'a Bound<'py, PyDict>;
@@ -45,6 +46,12 @@ pub fn open_options(mut builder: Builder, named: Named<'_, '_>) -> Result<Builde
             "compaction_filters" => {
                 let filters = SuppliedFilters(compaction_filters(&value)?);
                 builder = builder.hooks(Arc::new(filters));
+            }
+            "listeners" => {
+                for listener in value.try_iter()? {
+                    let listener = listener?.cast_into::<EventListener>().map_err(PyErr::from)?;
+                    builder = builder.listener(listener.get().inner.clone());
+                }
             }
             "resources" => builder = builder.resources(&resources(&value)?),
             _ => options = engine_option(options, &name, &value)?,

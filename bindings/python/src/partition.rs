@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView};
 
 use crate::bytes::Bytes;
+use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::held::Held;
 use crate::hooks::Outside;
@@ -148,6 +149,17 @@ impl Partition {
         reverse: bool,
     ) -> Result<EntryIterator> {
         self.walk(py, &Scan { start, stop, prefix, reverse }, Part::Value)
+    }
+
+    /// Returns a cursor over a range.
+    #[pyo3(signature = (start = None, stop = None))]
+    fn cursor(
+        &self,
+        py: Python<'_>,
+        start: Option<Bytes<'_>>,
+        stop: Option<Bytes<'_>>,
+    ) -> Result<Cursor> {
+        Cursor::over(py, &self.liveness, &*self.inner, start.as_ref(), stop.as_ref())
     }
 
     fn __iter__(&self, py: Python<'_>) -> Result<EntryIterator> {

@@ -8,11 +8,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString};
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::{Follow, Level, OnUnmet, ReadOptions, Target};
-use siltstone::{Error, Options, Readable, VerifyOptions};
+use siltstone::{Error, ErrorKind, Options, Readable, VerifyOptions};
 
 use crate::bytes::Bytes;
 use crate::changes::Changes;
 use crate::commit::{Commit, seq_no};
+use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::error::{Result, invalid_argument, lock};
 use crate::held::Held;
@@ -24,6 +25,7 @@ use crate::partition::values;
 use crate::report::verify_report;
 use crate::stream::BlobSource;
 use crate::value::Value;
+use crate::waiting::in_pieces;
 
 /// A read-only instance of a database that another process writes.
 #[pyclass(frozen, module = "siltstone")]
@@ -144,7 +146,15 @@ impl Secondary {
         let token = token.token()?;
         let timeout = seconds(timeout)?;
         let inner = self.inner(py)?;
-        Ok(py.outside(|| inner.wait_for(token, timeout))??)
+        let waited = in_pieces(py, timeout, |piece| match inner.wait_for(token, piece) {
+            Err(error) if error.kind() == ErrorKind::Behind => Ok(None),
+            outcome => outcome.map(Some),
+        })?;
+        match waited {
+            Some(()) => Ok(()),
+            // Its error says what is missing.
+            None => Ok(py.outside(|| inner.wait_for(token, Duration::ZERO))??),
+        }
     }
 
     /// Whether a process of this machine writes the database.
@@ -295,7 +305,8 @@ impl SecondaryPartition {
         let seen = seen.token()?;
         let timeout = seconds(timeout)?;
         self.liveness.check_process()?;
-        Ok(py.outside(|| self.inner.wait_for_news(seen, timeout))??.map(Commit::from))
+        let news = in_pieces(py, timeout, |piece| self.inner.wait_for_news(seen, piece))?;
+        Ok(news.map(Commit::from))
     }
 
     /// Returns how far the partition is from its primary.
@@ -426,6 +437,17 @@ impl Reading {
         reverse: bool,
     ) -> Result<EntryIterator> {
         self.walk(py, &Scan { start, stop, prefix, reverse }, Part::Value)
+    }
+
+    /// Returns a cursor over a range.
+    #[pyo3(signature = (start = None, stop = None))]
+    fn cursor(
+        &self,
+        py: Python<'_>,
+        start: Option<Bytes<'_>>,
+        stop: Option<Bytes<'_>>,
+    ) -> Result<Cursor> {
+        Cursor::over(py, &self.liveness, &*self.inner, start.as_ref(), stop.as_ref())
     }
 
     /// Opens a value as a file.

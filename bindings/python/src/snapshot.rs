@@ -8,6 +8,7 @@ use siltstone::large_values::ReadBlobs;
 use siltstone::{Error, ErrorKind};
 
 use crate::bytes::Bytes;
+use crate::cursor::Cursor;
 use crate::error::{Result, lock};
 use crate::held::Held;
 use crate::hooks::Outside;
@@ -112,6 +113,20 @@ impl Snapshot {
     fn contains(&self, py: Python<'_>, partition: &Partition, key: Bytes<'_>) -> Result<bool> {
         let key = key.as_ref();
         self.read(py, |snapshot| snapshot.contains(&partition.inner, key))
+    }
+
+    /// Returns a cursor over a range.
+    #[pyo3(signature = (partition, start = None, stop = None))]
+    fn cursor(
+        &self,
+        py: Python<'_>,
+        partition: &Partition,
+        start: Option<Bytes<'_>>,
+        stop: Option<Bytes<'_>>,
+    ) -> Result<Cursor> {
+        let snapshot = self.read(py, |snapshot| Ok(snapshot.clone()))?;
+        let of = snapshot.of(&partition.inner);
+        Cursor::over(py, &self.liveness, &of, start.as_ref(), stop.as_ref())
     }
 
     /// Walks over keys and values.

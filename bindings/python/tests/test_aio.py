@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +236,12 @@ def test_a_cancelled_open_leaves_no_open_database(tmp_path: Path, monkeypatch: p
 
     def slow(path: Path) -> siltstone.Db:
         go_on.wait(30)
-        opened.append(siltstone.open(path))
+        while not opened:
+            try:
+                opened.append(siltstone.open(path))
+            except siltstone.Locked:
+                # By the loop below.
+                time.sleep(0.001)
         return opened[0]
 
     async def work() -> None:
@@ -275,5 +280,88 @@ def test_calls_need_no_new_thread_after_the_open(tmp_path: Path, monkeypatch: py
                 with pytest.raises(RuntimeError, match="new thread"):
                     await aio.open(tmp_path / "other")
             changes.close()
+
+    run(work())
+
+
+def test_large_values_stream_in_and_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            large = await db.partition("large", large_values=True)
+            pieces = [bytes([number]) * 700_000 for number in range(4)]
+
+            async def source(count: int) -> AsyncIterator[bytes]:
+                for piece in pieces[:count]:
+                    await asyncio.sleep(0)
+                    yield piece
+                if count < len(pieces):
+                    raise ValueError("the source has failed")
+
+            await large.put_stream(b"big", source(4), length=2_800_000, sync=True)
+            async with await opened(large, b"big") as value:
+                assert value.size == 2_800_000 and await value.read_at(699_999, 2) == b"\0\1"
+                assert b"".join([piece async for piece in value]) == b"".join(pieces)
+            with pytest.raises(ValueError, match="source has failed"):
+                await large.put_stream(b"none", source(2))
+            assert await large.get(b"none") is None and await large.open_value(b"none") is None
+            with pytest.raises(siltstone.Closed):
+                await value.read_at(0, 1)
+
+    async def opened(large: aio.AsyncPartition, key: bytes) -> aio.AsyncValue:
+        value = await large.open_value(key)
+        assert value is not None
+        return value
+
+    run(work())
+
+
+def test_a_cancelled_stream_sets_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            large = await db.partition("large", large_values=True)
+            begun = asyncio.Event()
+
+            async def endless() -> AsyncIterator[bytes]:
+                while True:
+                    yield bytes(100_000)
+                    begun.set()
+                    await asyncio.sleep(0.001)
+
+            task = asyncio.ensure_future(large.put_stream(b"key", endless()))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await large.get(b"key") is None
+
+    run(work())
+
+
+def test_a_secondary_follows_and_reads_by_levels(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await aio.open(tmp_path) as db:
+            users = await db.partition("users")
+            commit = await users.put(b"a", b"1", sync=True)
+            async with await aio.open_secondary(tmp_path, threads=2) as secondary:
+                assert secondary.blocking.has_live_primary()
+                followed = await secondary.partition("users")
+                assert followed.name == "users" and "users" in await secondary.partition_names()
+                assert await followed.get(b"a", level=commit) == b"1" and await followed.get(b"b") is None
+                await secondary.wait_for(commit, 5.0)
+                later = await users.put(b"b", b"2", sync=True)
+                assert (await secondary.sync()).seq >= later.seq
+                assert (await followed.sync("latest")).seq >= later.seq
+                reading = await followed.read("strong")
+                assert reading.as_of.seq >= later.seq and await reading.get(b"b") == b"2"
+                assert await reading.multi_get([b"a", b"none"]) == [b"1", None]
+                assert [entry async for entry in reading.scan(reverse=True)] == [(b"b", b"2"), (b"a", b"1")]
+                with pytest.raises(siltstone.Behind):
+                    await secondary.wait_for(siltstone.Commit(later.seq + 9, later.epoch), 0.05)
+                changes = secondary.changes(0)
+                item = await changes.next(10)
+                assert item is not None and item.kind == "commit"
+                changes.close()
+            with pytest.raises(siltstone.Closed):
+                await secondary.sync()
 
     run(work())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,42 @@ db.close()
         users = db.partition("users")
         assert users.get(b"k") == b"parent" and len(list(users)) == 102
         assert db.verify()["is_sound"]
+
+
+INTERRUPTED = """
+import sys, siltstone
+db = siltstone.open(sys.argv[1])
+users = db.partition("users")
+commit = users.put(b"k", b"v", sync=True)
+secondary = siltstone.open_secondary(sys.argv[1])
+later = siltstone.Commit(commit.seq + 100, commit.epoch)
+changes = db.changes(commit.seq)
+waits = {
+    "changes": lambda: changes.wait_next(100.0),
+    "token": lambda: secondary.wait_for(later, 100.0),
+    "news": lambda: secondary.partition("users").wait_for_news(later, 100.0),
+}
+print("ready", flush=True)
+try:
+    waits[sys.argv[2]]()
+except KeyboardInterrupt:
+    # What was waited for may be waited for again.
+    users.put(b"l", b"w", sync=True)
+    db.wait_durable(db.visible_seq)
+    item = changes.wait_next(10.0)
+    print("interrupted", item.kind, flush=True)
+secondary.close()
+db.close()
+"""
+
+
+@pytest.mark.parametrize("wait", ["changes", "token", "news"])
+def test_ctrl_c_ends_a_wait(tmp_path: Path, wait: str) -> None:
+    program = [sys.executable, "-c", INTERRUPTED, str(tmp_path), wait]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None and waiting.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        begun = time.monotonic()
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.stdout.readline() == "interrupted commit\n"
+        assert waiting.wait(60) == 0 and time.monotonic() - begun < 30

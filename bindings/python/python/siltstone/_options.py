@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ._siltstone import CompactionFilter, MergeOperator, Resources
+    from ._siltstone import CompactionFilter, EventListener, MergeOperator, Resources
 
 
 class EngineOptions(TypedDict, total=False):
@@ -73,6 +73,42 @@ class OpenOptions(EngineOptions, total=False):
     take_over: bool
     #: The code of compaction filters of the application, for partitions that store their names. Default: none.
     compaction_filters: Sequence[CompactionFilter]
+    #: Functions that get the events of background work. Default: none.
+    listeners: Sequence[EventListener]
+
+
+class Event(TypedDict, total=False):
+    """An event of background work, for an ``EventListener``."""
+
+    #: ``flushed``, ``compacted``, ``stall_changed``, ``corruption``, ``repaired``, ``quarantined``, ``chunk_created``,
+    #: ``chunk_sealed``, ``chunk_reclaimed``, ``background_error``, ``resumed`` or ``clock_jumped``.
+    kind: Required[str]
+    #: The name of the partition.
+    partition: str
+    #: The length of the table of a flush, or of a chunk file.
+    bytes: int
+    #: How long a flush or a compaction took.
+    seconds: float
+    #: The uppermost level of the inputs of a compaction.
+    level_from: int
+    #: The level of its outputs.
+    level_to: int
+    #: The length of its inputs.
+    read_bytes: int
+    #: The length of its outputs; 0 for tables that only moved.
+    written_bytes: int
+    #: The delay of writers, from 0 to 1000, when they are stopped.
+    pressure_permille: int
+    #: The strongest cause of it.
+    reason: str
+    #: What was damaged, how it was repaired, or what has failed.
+    message: str
+    #: The key of an entry that was repaired.
+    key: bytes
+    #: The bytes that were found in the place of a value.
+    value: bytes
+    #: The path of a chunk file.
+    file: str
 
 
 class ResourceOptions(TypedDict, total=False):

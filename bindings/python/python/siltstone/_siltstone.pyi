@@ -16,6 +16,7 @@ from ._options import (
     BackupInfo,
     Bounds,
     EngineOptions,
+    Event,
     Lag,
     OpenOptions,
     PartitionOptions,
@@ -32,8 +33,10 @@ __all__ = [
     "Changes",
     "Commit",
     "CompactionFilter",
+    "Cursor",
     "Db",
     "EntryIterator",
+    "EventListener",
     "FeedItem",
     "MergeOperator",
     "Partition",
@@ -269,6 +272,9 @@ class Partition:
         reverse: bool = False,
     ) -> EntryIterator[bytes]:
         """Walk over values, as ``scan`` does."""
+
+    def cursor(self, start: Buffer | None = None, stop: Buffer | None = None) -> Cursor:
+        """Return a cursor over the keys from ``start`` on and before ``stop``. It shows the state of the call."""
 
     def first(self) -> tuple[bytes, bytes] | None:
         """Return the first entry."""
@@ -521,6 +527,9 @@ class Snapshot:
     def contains(self, partition: Partition, key: Buffer) -> bool:
         """Return whether ``key`` exists."""
 
+    def cursor(self, partition: Partition, start: Buffer | None = None, stop: Buffer | None = None) -> Cursor:
+        """Return a cursor over the keys from ``start`` on and before ``stop``. It shows the snapshot."""
+
     def scan(
         self,
         partition: Partition,
@@ -713,6 +722,9 @@ class Reading:
     ) -> EntryIterator[bytes]:
         """Walk over values, as ``scan`` does."""
 
+    def cursor(self, start: Buffer | None = None, stop: Buffer | None = None) -> Cursor:
+        """Return a cursor over the keys from ``start`` on and before ``stop``. It shows this state."""
+
     def open_value(self, key: Buffer) -> ValueReader | None:
         """Open the value of ``key`` as a file."""
 
@@ -846,6 +858,14 @@ class CompactionFilter:
         """The name."""
 
 @final
+class EventListener:
+    """A listener: ``function(event)`` gets each event of background work as a dict, see ``Event``. A thread of the engine
+    calls it, which waits meanwhile. An exception ends that call alone, and ``Db.health()`` reports it.
+    docs/bindings.md describes hooks, whose rules hold for listeners too."""
+
+    def __new__(cls, function: Callable[[Event], object]) -> Self: ...
+
+@final
 class Resources:
     """A block cache, memory for memtables, threads, a rate of background writes and open files, which many databases share:
     ``siltstone.open(path, resources=resources)``. Databases keep what they need of it."""
@@ -867,6 +887,50 @@ class EntryIterator(Generic[_T_co]):
     def __next__(self) -> _T_co: ...
     def close(self) -> None:
         """End the iterator, and free what it holds."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...
+
+@final
+class Cursor:
+    """A place among the entries of a range. It shows the state of the moment at which it was made, and keeps what it needs of
+    it until it is closed. It is on no entry at first. A seek returns whether there is an entry to be on."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the cursor is on an entry."""
+
+    def seek_to_first(self) -> bool:
+        """Move to the first entry."""
+
+    def seek_to_last(self) -> bool:
+        """Move to the last entry."""
+
+    def seek(self, key: Buffer) -> bool:
+        """Move to the first entry whose key is ``key`` or after it."""
+
+    def seek_before(self, key: Buffer) -> bool:
+        """Move to the last entry whose key is before ``key``."""
+
+    def next(self) -> bool:
+        """Move to the next entry. The cursor must be on one."""
+
+    def prev(self) -> bool:
+        """Move to the previous entry. The cursor must be on one."""
+
+    @property
+    def key(self) -> bytes:
+        """The key of the entry."""
+
+    @property
+    def value(self) -> bytes:
+        """The value of the entry. A large value is read now."""
+
+    def item(self) -> tuple[bytes, bytes]:
+        """Return the key and the value of the entry, at once."""
+
+    def close(self) -> None:
+        """Free what the cursor holds."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, value: object, traceback: object, /) -> None: ...

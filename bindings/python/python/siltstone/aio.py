@@ -20,11 +20,11 @@ a write may still happen. ``blocking`` is the object of the package ``siltstone`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final, overload
 
 from . import _siltstone
 from ._errors import Closed
@@ -32,11 +32,24 @@ from ._errors import Closed
 if TYPE_CHECKING:
     from typing_extensions import Buffer, ParamSpec, Self, Unpack
 
-    from ._options import OpenOptions, PartitionOptions
+    from ._options import Bounds, EngineOptions, OpenOptions, PartitionOptions
 
+    _Level = Literal["strong", "prefix", "eventual"] | _siltstone.Commit | Bounds
     _P = ParamSpec("_P")
 
-__all__ = ["AsyncBatch", "AsyncChanges", "AsyncDb", "AsyncPartition", "AsyncScan", "open"]
+__all__ = [
+    "AsyncBatch",
+    "AsyncChanges",
+    "AsyncDb",
+    "AsyncPartition",
+    "AsyncReading",
+    "AsyncScan",
+    "AsyncSecondary",
+    "AsyncSecondaryPartition",
+    "AsyncValue",
+    "open",
+    "open_secondary",
+]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -44,6 +57,9 @@ _R = TypeVar("_R")
 #: The entries and bytes that a scan takes in one call.
 _GROUP_ENTRIES = 256
 _GROUP_BYTES = 256 << 10
+
+#: The bytes of a piece of a value.
+_PIECE_BYTES = 1 << 20
 
 #: The seconds for which a feed waits in one call: a thread that waits delays the end of the process so long.
 _WAIT_SECONDS = 0.5
@@ -92,23 +108,63 @@ async def _run(pool: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
     return await asyncio.wrap_future(_submit(pool, work))
 
 
+async def open_secondary(
+    path: str | PathLike[str], *, threads: int = 4, lease: bool = True, **options: Unpack[EngineOptions]
+) -> AsyncSecondary:
+    """Open a read-only instance that follows the database in ``path``, as ``siltstone.open_secondary`` does, with up to
+    ``threads`` calls at once."""
+    pool = _pool(threads, "siltstone-aio")
+    opening = _submit(pool, lambda: _siltstone.open_secondary(path, lease=lease, **options))
+    try:
+        secondary = await asyncio.wrap_future(opening)
+    except BaseException:
+        _submit(pool, lambda: opening.result().close())
+        pool.shutdown(wait=False)
+        raise
+    return AsyncSecondary(secondary, pool)
+
+
+class _Pooled:
+    """What has a pool of threads, and ends it with its close."""
+
+    def __init__(self, pool: ThreadPoolExecutor, close: Callable[[], None]) -> None:
+        self._pool = pool
+        self._close = close
+        self._closing: Future[None] | None = None
+
+    async def call(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run ``function`` in a thread of the pool, for a unit of work of many calls: ``await db.call(work, users.blocking)``."""
+        return await _run(self._pool, lambda: function(*args, **kwargs))
+
+    async def close(self) -> None:
+        """Close it, and end the threads. Later calls raise ``Closed``. A close that is cancelled goes on, and another one
+        waits for its end."""
+        if self._closing is None:
+            self._closing = _submit(self._pool, self._close)
+            # Ends when that has run.
+            self._pool.shutdown(wait=False)
+        # A cancel would take the close out of the queue.
+        await asyncio.shield(asyncio.wrap_future(self._closing))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
+        await self.close()
+
+
 @final
-class AsyncDb:
+class AsyncDb(_Pooled):
     """An open database. ``async with`` closes it at the end of the block."""
 
     def __init__(self, db: _siltstone.Db, pool: ThreadPoolExecutor) -> None:
+        super().__init__(pool, db.close)
         self._db = db
-        self._pool = pool
-        self._closing: Future[None] | None = None
 
     @property
     def blocking(self) -> _siltstone.Db:
         """The database, whose calls block."""
         return self._db
-
-    async def call(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run ``function`` in a thread of the pool, for a unit of work of many calls: ``await db.call(work, users.blocking)``."""
-        return await _run(self._pool, lambda: function(*args, **kwargs))
 
     async def partition(
         self, name: str = "default", *, create: bool = True, **options: Unpack[PartitionOptions]
@@ -153,22 +209,6 @@ class AsyncDb:
     async def flush(self) -> None:
         """Write the memtables of all partitions to tables."""
         await self.call(self._db.flush)
-
-    async def close(self) -> None:
-        """Close the database, and end the threads. Later calls raise ``Closed``. A close that is cancelled goes on, and
-        another one waits for its end."""
-        if self._closing is None:
-            self._closing = _submit(self._pool, self._db.close)
-            # Ends when that has run.
-            self._pool.shutdown(wait=False)
-        # A cancel would take the close out of the queue.
-        await asyncio.shield(asyncio.wrap_future(self._closing))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
-        await self.close()
 
 
 @final
@@ -242,6 +282,166 @@ class AsyncPartition:
         """Walk over keys, as ``scan`` does. Reads no large value."""
         return AsyncScan(self._db, lambda: self._partition.keys(start, stop, prefix=prefix, reverse=reverse), len)
 
+    async def put_stream(
+        self, key: Buffer, source: AsyncIterable[Buffer], *, length: int | None = None, sync: bool = False
+    ) -> _siltstone.Commit:
+        """Set ``key`` to the pieces that ``source`` yields, one after the other. The partition must keep large values.
+        Nothing is set if ``source`` raises, or if the task is cancelled before the commit has begun."""
+        writer = await self._db.call(self._partition.open_writer, key, length)
+        try:
+            async for piece in source:
+                await self._db.call(writer.write, piece)
+            return await self._db.call(writer.commit, sync=sync)
+        except BaseException:
+            # After a commit that has begun it does nothing.
+            _submit(self._db._pool, writer.discard)
+            raise
+
+    async def open_value(self, key: Buffer) -> AsyncValue | None:
+        """Open the value of ``key`` for reads in parts: ``async for piece in value``."""
+        blob = await self._db.call(self._partition.open_blob, key)
+        return None if blob is None else AsyncValue(self._db, blob)
+
+
+@final
+class AsyncValue:
+    """A value that is read in parts. It shows the value of the moment at which it was opened. ``async with`` closes it at the
+    end of the block."""
+
+    def __init__(self, db: _Pooled, blob: _siltstone.BlobSource) -> None:
+        self._db = db
+        self._blob = blob
+
+    @property
+    def size(self) -> int:
+        """The length of the value in bytes."""
+        return self._blob.size
+
+    async def read_at(self, offset: int, count: int) -> bytes:
+        """Return up to ``count`` bytes from ``offset`` on."""
+        return await self._db.call(self._blob.read_at, offset, count)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Walk over the value in pieces of 1 MiB."""
+        for offset in range(0, self.size, _PIECE_BYTES):
+            yield await self.read_at(offset, _PIECE_BYTES)
+
+    def close(self) -> None:
+        """Free what the value holds. Does not wait."""
+        _submit(self._db._pool, self._blob.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, value: object, traceback: object, /) -> None:
+        self.close()
+
+
+@final
+class AsyncSecondary(_Pooled):
+    """A reader that follows the database of another process. ``async with`` closes it at the end of the block."""
+
+    def __init__(self, secondary: _siltstone.Secondary, pool: ThreadPoolExecutor) -> None:
+        super().__init__(pool, secondary.close)
+        self._secondary = secondary
+
+    @property
+    def blocking(self) -> _siltstone.Secondary:
+        """The secondary, whose calls block."""
+        return self._secondary
+
+    async def partition(self, name: str) -> AsyncSecondaryPartition:
+        """Open the partition ``name``."""
+        return AsyncSecondaryPartition(self, await self.call(self._secondary.partition, name))
+
+    async def partition_names(self) -> list[str]:
+        """Return the names of all partitions, as far as the secondary knows them."""
+        return await self.call(self._secondary.partition_names)
+
+    async def sync(self, to: Literal["latest", "durable"] | _siltstone.Commit | None = None) -> _siltstone.Commit:
+        """Catch up, as ``Secondary.sync`` does."""
+        return await self.call(self._secondary.sync, to)
+
+    async def wait_for(self, token: _siltstone.Commit, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds until ``token`` is visible. Raises ``Behind``. It keeps a thread of the pool
+        meanwhile, also after a cancel."""
+        await self.call(self._secondary.wait_for, token, timeout)
+
+    def changes(
+        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+    ) -> AsyncChanges:
+        """Follow the commits after ``from_seq``, as ``Secondary.changes`` does. The feed has a thread of its own."""
+        return AsyncChanges(from_seq, lambda: self._secondary.changes(from_seq, partition=partition, prefix=prefix))
+
+
+@final
+class AsyncSecondaryPartition:
+    """A partition of an ``AsyncSecondary``. The levels of its reads are those of ``SecondaryPartition``."""
+
+    def __init__(self, secondary: AsyncSecondary, partition: _siltstone.SecondaryPartition) -> None:
+        self._secondary = secondary
+        self._partition = partition
+
+    @property
+    def blocking(self) -> _siltstone.SecondaryPartition:
+        """The partition, whose calls block."""
+        return self._partition
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._partition.name
+
+    async def get(
+        self, key: Buffer, *, level: _Level | None = None, wait: float = 1.0, weaker: bool = False
+    ) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        return await self._secondary.call(self._partition.get, key, level=level, wait=wait, weaker=weaker)
+
+    async def read(self, level: _Level | None = None, *, wait: float = 1.0, weaker: bool = False) -> AsyncReading:
+        """Return a state of the partition, for any number of reads."""
+        reading = await self._secondary.call(self._partition.read, level, wait=wait, weaker=weaker)
+        return AsyncReading(self._secondary, reading)
+
+    async def sync(self, to: Literal["latest", "durable"] | _siltstone.Commit | None = None) -> _siltstone.Commit:
+        """Catch this partition up, as ``Secondary.sync`` does with all of them."""
+        return await self._secondary.call(self._partition.sync, to)
+
+
+@final
+class AsyncReading:
+    """One state of a partition of a secondary."""
+
+    def __init__(self, secondary: AsyncSecondary, reading: _siltstone.Reading) -> None:
+        self._secondary = secondary
+        self._reading = reading
+
+    @property
+    def as_of(self) -> _siltstone.Commit:
+        """The last commit that it shows."""
+        return self._reading.as_of
+
+    async def get(self, key: Buffer) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        return await self._secondary.call(self._reading.get, key)
+
+    async def multi_get(self, keys: Sequence[Buffer]) -> list[bytes | None]:
+        """Return the values of ``keys``, in their order."""
+        return await self._secondary.call(self._reading.multi_get, keys)
+
+    def scan(
+        self,
+        start: Buffer | None = None,
+        stop: Buffer | None = None,
+        *,
+        prefix: Buffer | None = None,
+        reverse: bool = False,
+    ) -> AsyncScan[tuple[bytes, bytes]]:
+        """Walk over keys and values, as ``Reading.scan`` does."""
+        return AsyncScan(
+            self._secondary, lambda: self._reading.scan(start, stop, prefix=prefix, reverse=reverse), _entry_bytes
+        )
+
 
 def _entry_bytes(entry: tuple[bytes, bytes]) -> int:
     return len(entry[0]) + len(entry[1])
@@ -252,7 +452,7 @@ class AsyncScan(Generic[_R]):
     """A walk over a range. It takes up to 256 entries or 256 KiB in one call."""
 
     def __init__(
-        self, db: AsyncDb, begin: Callable[[], _siltstone.EntryIterator[_R]], size: Callable[[_R], int]
+        self, db: _Pooled, begin: Callable[[], _siltstone.EntryIterator[_R]], size: Callable[[_R], int]
     ) -> None:
         self._db = db
         self._begin = begin
