@@ -127,11 +127,17 @@ impl RateLimiter {
 
     /// Takes `bytes` without a wait: later requests wait for them.
     pub fn charge(&self, bytes: u64) {
+        if self.bytes_per_second() == 0 {
+            return;
+        }
         self.state.lock().pace.take(bytes, self.clock.now());
     }
 
     /// The time until all that was taken is within the limit.
     pub fn debt(&self) -> Duration {
+        if self.bytes_per_second() == 0 {
+            return Duration::ZERO;
+        }
         self.state.lock().pace.left(self.clock.now())
     }
 
@@ -205,6 +211,24 @@ mod tests {
         let waited = limiter.request(IoPriority::Deep, u64::MAX, &mut || unreachable!());
         assert_eq!(waited, Duration::ZERO);
         limiter.request(IoPriority::Deep, u64::MAX, &mut || unreachable!());
+    }
+
+    /// Many threads write without a limit, and must not meet at its lock.
+    #[test]
+    fn without_a_limit_no_call_takes_the_lock() {
+        let limiter = RateLimiter::new(0, ticking(0));
+        let held = limiter.state.lock();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                limiter.charge(1 << 30);
+                limiter.request(IoPriority::Deep, 1, &mut || unreachable!());
+                sender.send(limiter.debt()).unwrap();
+            });
+            let debt = receiver.recv_timeout(Duration::from_secs(20));
+            drop(held);
+            assert_eq!(debt, Ok(Duration::ZERO));
+        });
     }
 
     #[test]
