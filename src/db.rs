@@ -344,6 +344,24 @@ impl Db {
         self.0.visible_seq()
     }
 
+    /// Returns the sequence number of the newest operation that readers see, after those that the log has and that readers
+    /// are about to see. Readers of another file system, such as those of a bucket, may see such an operation before
+    /// [`Db::visible_seq`] has it.
+    ///
+    /// # Cost
+    /// Waits for the commit that is being written, if there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let commit = db.partition("users")?.put("alice", "admin")?;
+    /// assert_eq!(db.newest_seq(), commit.seq);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn newest_seq(&self) -> SeqNo {
+        self.0.newest_seq()
+    }
+
     /// Writes the memtables of all partitions to tables and waits until the tables are installed.
     ///
     /// # Errors

@@ -78,6 +78,11 @@ impl Bucket {
         Bucket { failures: Arc::default(), ..self.clone() }
     }
 
+    /// The same bucket, for calls that may take at most this time.
+    pub(crate) fn with_patience(&self, patience: Duration) -> Bucket {
+        Bucket { patience: patience.min(self.patience), ..self.sibling() }
+    }
+
     /// The present trouble, for the clones of this.
     pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
         self.failures.lock().trouble.clone()

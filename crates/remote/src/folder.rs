@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsm_core::error::{Error, Result};
 use parking_lot::RwLock;
@@ -227,6 +228,11 @@ pub(crate) struct Folder {
     /// The claimant of that object.
     pub(crate) writer: u128,
     pub(crate) ack: Ack,
+    /// The read lease of the writer.
+    pub(crate) lease: Duration,
+    /// The longest read lease that a claim after this waits for: also those of writers that were fenced, as long as
+    /// the writer has not shown by a change that it has waited for them.
+    pub(crate) wait: Duration,
     /// A file keeps its bytes for those that have it open, also after its name is gone.
     pub(crate) files: BTreeMap<String, Arc<RwLock<FileBytes>>>,
     /// The ends of the written bytes of files whose tails are not kept.
@@ -266,6 +272,7 @@ impl Folder {
             removed.extend(gone.map(|(_, file)| file));
         }
         (self.number, self.writer, self.ack) = (newer.number, newer.writer, newer.ack);
+        (self.lease, self.wait) = (newer.lease, newer.wait);
     }
 
     pub(crate) fn insert(&mut self, name: String, file: FileBytes) {
@@ -345,6 +352,12 @@ impl Folder {
         object.changes.iter().for_each(|change| self.apply(change, object.number));
         if object.is_claim && self.number > 0 {
             self.fenced.push(FencedWriter { claimant: self.writer, number: object.number });
+        }
+        if object.is_claim {
+            self.lease = object.lease;
+            self.wait = self.wait.max(object.lease);
+        } else {
+            self.wait = self.lease;
         }
         (self.number, self.writer, self.ack) = (object.number, object.claimant, object.ack);
         Ok(())

@@ -9,7 +9,7 @@
 //!                                        base/{number, 20 digits}
 //! offset size name                       offset size name
 //!      0    8 magic "SILTJRNL"                0    8 magic "SILTBASE"
-//!      8    4 format version 1                8    4 format version 1
+//!      8    4 format version 1 or 2           8    4 format version 1 or 2
 //!     12    4 kind: 0 changes, 1 claim       12    4 acknowledgement, as in a journal object
 //!     16    8 number                         16    8 number of the last object that it contains
 //!     24   16 claimant                       24   16 claimant of that object
@@ -24,6 +24,9 @@
 //!                                               16 claimant, v number of the claim after it
 //!   last    8 checksum: XXH3-64 of all before, in both
 //!
+//! Version 2 is that of claims with a read lease, and of bases of their writers: 4 bytes more, before the `v` at offset
+//! 60 or 40, have the lease in milliseconds. A program that does not wait for leases refuses it.
+//!
 //! kind of change   fields
 //! 1 create         -
 //! 2 append         v offset, bytes
@@ -37,6 +40,7 @@
 //! 2. A claimant makes at most one object of a number, and puts it again with the same put id.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lsm_core::codec::{
     Malformed, Reader, decode_checked, put_bytes, put_sum, put_u32, put_u64, put_u128, put_varint,
@@ -49,6 +53,8 @@ use crate::settings::Ack;
 const JOURNAL_MAGIC: [u8; 8] = *b"SILTJRNL";
 const BASE_MAGIC: [u8; 8] = *b"SILTBASE";
 const VERSION: u32 = 1;
+/// The version of claims and bases with a read lease.
+const VERSION_WITH_LEASE: u32 = 2;
 
 /// The name of a journal object.
 pub(crate) fn journal_name(number: u64) -> String {
@@ -69,8 +75,11 @@ pub(crate) fn number_of_journal(name: &str) -> Option<u64> {
     (journal_name(number) == name).then_some(number)
 }
 
-/// The length of a claim. Each object with changes is longer.
-pub(crate) const CLAIM_BYTES: u64 = 69;
+/// The length of the longest claim: that with a lease. Each object with changes is longer.
+pub(crate) const CLAIM_BYTES: u64 = 73;
+
+/// The longest read lease: a claimant waits for it.
+pub(crate) const READ_LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// The name of a base.
 pub(crate) fn base_name(number: u64) -> String {
@@ -92,6 +101,8 @@ pub(crate) struct JournalObject {
     pub(crate) put_id: u128,
     pub(crate) is_claim: bool,
     pub(crate) ack: Ack,
+    /// The read lease of the writer, in whole milliseconds; zero in objects that are no claims.
+    pub(crate) lease: Duration,
     pub(crate) changes: Vec<StoredChange>,
 }
 
@@ -110,12 +121,13 @@ impl JournalObject {
     /// The bytes of the object.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = JOURNAL_MAGIC.to_vec();
-        put_u32(&mut out, VERSION);
+        put_u32(&mut out, version_of(self.lease));
         put_u32(&mut out, u32::from(self.is_claim));
         put_u64(&mut out, self.number);
         put_u128(&mut out, self.claimant);
         put_u128(&mut out, self.put_id);
         put_u32(&mut out, self.ack.number());
+        put_lease(&mut out, self.lease);
         put_varint(&mut out, self.changes.len() as u64);
         for change in &self.changes {
             put_change(&mut out, change);
@@ -130,7 +142,7 @@ impl JournalObject {
     /// Corruption that names the object and the offset.
     pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<JournalObject> {
         decode_named(journal_name(number), bytes, |reader| {
-            let kind = header(reader, JOURNAL_MAGIC)?;
+            let (version, kind) = leased_header(reader, JOURNAL_MAGIC)?;
             if kind > 1 {
                 return Err(reader.malformed("an unknown kind of journal object"));
             }
@@ -140,6 +152,10 @@ impl JournalObject {
             let claimant = reader.u128()?;
             let put_id = reader.u128()?;
             let ack = ack_of(reader)?;
+            let lease = lease_of(reader, version)?;
+            if kind == 0 && !lease.is_zero() {
+                return Err(reader.malformed("a lease in an object that is no claim"));
+            }
             let count = reader.varint()?;
             if kind == 1 && count > 0 {
                 return Err(reader.malformed("a claim with changes"));
@@ -149,7 +165,8 @@ impl JournalObject {
             for _ in 0..count {
                 changes.push(change_of(reader)?);
             }
-            Ok(JournalObject { number, claimant, put_id, is_claim: kind == 1, ack, changes })
+            let is_claim = kind == 1;
+            Ok(JournalObject { number, claimant, put_id, is_claim, ack, lease, changes })
         })
     }
 }
@@ -194,10 +211,11 @@ fn change_of(reader: &mut Reader<'_>) -> Result<StoredChange, Malformed> {
 /// The bytes of the base of `folder`.
 pub(crate) fn encode_base(folder: &Folder) -> Vec<u8> {
     let mut out = BASE_MAGIC.to_vec();
-    put_u32(&mut out, VERSION);
+    put_u32(&mut out, version_of(folder.lease));
     put_u32(&mut out, folder.ack.number());
     put_u64(&mut out, folder.number);
     put_u128(&mut out, folder.writer);
+    put_lease(&mut out, folder.lease);
     put_varint(&mut out, folder.files.len() as u64);
     for (name, file) in &folder.files {
         let file = file.read();
@@ -229,12 +247,15 @@ pub(crate) fn encode_base(folder: &Folder) -> Vec<u8> {
 /// As [`JournalObject::decode`].
 pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
     decode_named(base_name(number), bytes, |reader| {
-        let ack = header(reader, BASE_MAGIC)?;
+        let (version, ack) = leased_header(reader, BASE_MAGIC)?;
         let ack = Ack::of_number(ack).ok_or(reader.malformed("an unknown acknowledgement"))?;
         if reader.u64()? != number {
             return Err(reader.malformed("the number of another object"));
         }
-        let mut folder = Folder { number, ack, writer: reader.u128()?, ..Folder::default() };
+        let writer = reader.u128()?;
+        let lease = lease_of(reader, version)?;
+        // Its writer has put the base after its own wait.
+        let mut folder = Folder { number, ack, writer, lease, wait: lease, ..Folder::default() };
         for _ in 0..reader.varint()? {
             let name = file_name_of(reader)?;
             let len = reader.varint()?;
@@ -261,6 +282,39 @@ pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
         }
         Ok(folder)
     })
+}
+
+fn version_of(lease: Duration) -> u32 {
+    if lease.is_zero() { VERSION } else { VERSION_WITH_LEASE }
+}
+
+fn put_lease(out: &mut Vec<u8>, lease: Duration) {
+    if !lease.is_zero() {
+        put_u32(out, lease.as_millis() as u32);
+    }
+}
+
+fn lease_of(reader: &mut Reader<'_>, version: u32) -> Result<Duration, Malformed> {
+    if version < VERSION_WITH_LEASE {
+        return Ok(Duration::ZERO);
+    }
+    let lease = Duration::from_millis(u64::from(reader.u32()?));
+    if lease.is_zero() || lease > READ_LEASE_MAX {
+        return Err(reader.malformed("a read lease of no time, or of more than a minute"));
+    }
+    Ok(lease)
+}
+
+/// The version, and the number after it, of an object that may have a lease.
+fn leased_header(reader: &mut Reader<'_>, magic: [u8; 8]) -> Result<(u32, u32), Malformed> {
+    if reader.take(magic.len())? != magic {
+        return Err(Malformed { what: "another magic", at: 0 });
+    }
+    let version = reader.u32()?;
+    if !(VERSION..=VERSION_WITH_LEASE).contains(&version) {
+        return Err(reader.malformed("an unknown format version"));
+    }
+    Ok((version, reader.u32()?))
 }
 
 pub(crate) fn header(reader: &mut Reader<'_>, magic: [u8; 8]) -> Result<u32, Malformed> {

@@ -419,6 +419,8 @@ pub(crate) fn copy(from: &Settings, to: &Settings) -> Result<Amount> {
     folder.dropped.clear();
     folder.fenced = vec![FencedWriter { claimant: folder.writer, number: folder.number }];
     folder.writer = u128::from(target.timer.random()) << 64 | u128::from(target.timer.random());
+    // No one serves the copy.
+    folder.lease = Duration::ZERO;
     let bytes = encode_base(&folder);
     if target.put_new(&base_name(folder.number), &bytes)? == Put::Taken {
         let message = "another copy, or a primary, has used the other bucket meanwhile";

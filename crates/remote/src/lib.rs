@@ -13,6 +13,7 @@
 //! record    numbers that were stored
 //! noted     a change that waits              takeover   a busy writer pauses for a claim
 //! opening   the claim, and the folder    reader     the file system of readers
+//! read_lease    the time for which a primary serves from its memory
 //! cache     blocks in memory             remote_file   a file in the bucket
 //! disk_cache    blocks on disk
 //! url       the stores that URLs name    noted_url     the URL in the folder of a primary
@@ -65,6 +66,7 @@ mod noted_url;
 mod numbered;
 mod opening;
 mod primary;
+mod read_lease;
 mod reader;
 mod record;
 mod remote;

@@ -9,6 +9,7 @@
 //!           manifests wait for the recovery, if the bucket has a state of the database
 //!           taken over, or own after a power cut: the folder is made as the journal says
 //! mark      the folder names its claimant
+//! wait      no writer before holds a read lease any more (read_lease.rs): only then anything is put
 //! ```
 //!
 //! Invariants:
@@ -24,6 +25,7 @@ mod markers;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsm_core::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs, LockGuard, RESTORING};
 use lsm_core::raw::sound_end;
@@ -35,6 +37,7 @@ use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
 use crate::journal::{Boundary, ReplayEnd, follow, journal_object, last_number, load, load_before};
 use crate::noted::NotedChange;
+use crate::read_lease::{named_lease, wait_for_leases};
 use crate::record::lost_end;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
@@ -92,15 +95,16 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         local.mark(claimant, if is_new { FIRST } else { b"" })?;
     }
     let writer = folder.writer;
-    let mut claims = ClaimAttempts {
+    let claims = ClaimAttempts {
         bucket: &bucket,
         claimant,
         ack: remote.ack,
+        lease: named_lease(remote)?,
         continues: (!takes_over).then_some(writer),
         has_asked: false,
     };
     let claim = claims.put(&mut boundary, folder.number + 1)?;
-    drop(claims);
+    let claimed = bucket.timer.now();
     let mut folder = follow_to_claim(&bucket, &mut boundary, folder, claim.number)?;
     if !takes_over && folder.writer != writer {
         return Err(claimed_meanwhile());
@@ -126,6 +130,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     local.unmark(Some(claimant))?;
     let absent = local.absent(&folder)?;
     folder.drop_tails();
+    wait_for_leases(&bucket, claimed, folder.wait);
     folder.take_in(&claim)?;
     let is_begun = folder.files.keys().any(|name| name.ends_with(".manifest"));
     let of_disk = (local.fs.clone(), local.dir.clone());
@@ -141,6 +146,7 @@ struct ClaimAttempts<'a> {
     bucket: &'a Bucket,
     claimant: u128,
     ack: Ack,
+    lease: Duration,
     /// The only writer that may have put something meanwhile; `None` for a takeover, which continues from any.
     continues: Option<u128>,
     /// A busy writer was asked for a pause.
@@ -157,7 +163,7 @@ impl Drop for ClaimAttempts<'_> {
 
 impl ClaimAttempts<'_> {
     /// Puts the claim under the first free number from `from` on, and returns it.
-    fn put(&mut self, boundary: &mut Boundary, from: u64) -> Result<JournalObject> {
+    fn put(mut self, boundary: &mut Boundary, from: u64) -> Result<JournalObject> {
         let bucket = self.bucket;
         let mut number = from;
         for attempt in 0..CLAIMS_MAX {
@@ -170,8 +176,9 @@ impl ClaimAttempts<'_> {
             let put_id =
                 u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
             let changes = Vec::new();
-            let ClaimAttempts { claimant, ack, .. } = *self;
-            let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
+            let ClaimAttempts { claimant, ack, lease, .. } = self;
+            let is_claim = true;
+            let claim = JournalObject { number, claimant, put_id, is_claim, ack, lease, changes };
             if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Taken {
                 self.check_continues(number)?;
                 number += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::Fs;
-use siltstone::{Builder, Db, Result, SeqNo};
+use siltstone::{Builder, Db, ErrorKind, Result, SeqNo};
 
 use crate::background::BackgroundThread;
 use crate::collect::Collector;
@@ -84,6 +84,14 @@ impl Primary {
                 let work = fs.clone();
                 threads.push(BackgroundThread::start_paced("siltstone-restore", move || {
                     work.restore_step()
+                })?);
+            }
+            if let Some(every) = fs.shipper.lease_interval() {
+                let shipper = fs.shipper.clone();
+                let name = "siltstone-read-lease";
+                threads.push(BackgroundThread::start(name, every, false, move || {
+                    // The next read that needs the lease looks again.
+                    let _ = shipper.renew_if_used();
                 })?);
             }
             let shipper = fs.shipper.clone();
@@ -213,6 +221,63 @@ impl Primary {
     /// last durable commit; otherwise one that was durable at an earlier call of this.
     pub fn stored_seq(&self, db: &Db) -> SeqNo {
         self.fs.shipper.stored_seq(db.durable_seq())
+    }
+
+    /// Returns whether this primary has a read lease, held or not: see [`Remote::read_lease`](crate::Remote::read_lease).
+    pub fn has_read_lease(&self) -> bool {
+        self.fs.shipper.lease_interval().is_some()
+    }
+
+    /// Returns whether the read lease ([`Remote::read_lease`](crate::Remote::read_lease)) shows that no other writer has
+    /// acknowledged a commit until now. So what was read before this call, and is stored
+    /// ([`Db::durable_seq`](siltstone::Db::durable_seq)), is the newest state of all machines. Asks nothing of the bucket.
+    ///
+    /// A put renews the lease. While nothing is put, a thread renews a lease that is asked for, by a GET after a quarter of
+    /// it.
+    pub fn holds_read_lease(&self) -> bool {
+        self.fs.shipper.holds_lease()
+    }
+
+    /// Returns once it is certain that no other writer had acknowledged a commit when this was called: by the read lease,
+    /// or by a look at the bucket. `patience` bounds the look, and [`Remote::patience`](crate::Remote::patience) does.
+    ///
+    /// A linearizable read calls [`Db::newest_seq`](siltstone::Db::newest_seq), reads, makes sure that the bucket has what
+    /// it has read, and calls this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database;
+    /// [`ErrorKind::Unsupported`](siltstone::ErrorKind::Unsupported) under [`Ack::Local`](crate::Ack::Local); those of the
+    /// store.
+    ///
+    /// # Cost
+    /// Nothing within the lease; otherwise a GET, which callers at the same time share. Puts wait for it.
+    ///
+    /// # Examples
+    /// ```
+    /// use remote::Remote;
+    /// use siltstone::{Durability, Readable};
+    /// use std::time::Duration;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let primary = Remote::memory()?.read_lease(Duration::from_secs(2)).primary(path)?;
+    /// let db = primary.builder().open()?;
+    /// let users = db.partition("users")?;
+    /// users.put_with("alice", "admin", Durability::Sync)?;
+    /// db.newest_seq();
+    /// let role = users.get("alice")?;
+    /// db.wait_durable(db.visible_seq())?;
+    /// primary.confirm(Duration::from_secs(1))?;
+    /// assert_eq!(role.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn confirm(&self, patience: Duration) -> Result<()> {
+        self.fs.shipper.confirm(patience)
+    }
+
+    /// Returns whether this primary knows that another writer has the database: then nothing more is stored.
+    pub fn is_fenced(&self) -> bool {
+        self.fs.shipper.check_writer().is_err_and(|it| it.kind() == ErrorKind::Fenced)
     }
 
     /// Returns the place in the journal, and what waits.

@@ -64,6 +64,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     /// `None` if readers take no lease.
     pub(crate) lease: Option<Duration>,
+    /// Of primaries; zero for none.
+    pub(crate) read_lease: Duration,
 }
 
 impl Settings {

@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use lsm_core::fs::{File, Fs};
 use parking_lot::{Condvar, Mutex, RwLock};
-use siltstone::{Error, ErrorKind, Result};
+use siltstone::{Error, Result};
 
 use crate::bucket::{Bucket, Put};
 use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, journal_name};
 use crate::noted::{NotedChange, stored_changes};
+use crate::read_lease::ReadLease;
 use crate::remote_file::LocalCopy;
 use crate::settings::Ack;
 
@@ -41,6 +42,8 @@ struct InFlight {
     bytes: Vec<u8>,
     /// The number of changes that are noted through its last one.
     mark: u64,
+    /// Before its first attempt: a later one may find that the first was stored, and another writer has come since.
+    begun: Duration,
 }
 
 /// A deleted file that is still on the local disk.
@@ -112,6 +115,7 @@ pub(crate) struct Shipper {
     ack: Ack,
     /// The folder on the local disk, for the tails of bases.
     local: (Arc<dyn Fs>, PathBuf),
+    lease: ReadLease,
     /// A leaf; not held during a call of the store or of the file system.
     state: Mutex<JournalState>,
     shipped: Condvar,
@@ -145,6 +149,7 @@ impl Shipper {
         remote_only: BTreeSet<String>,
     ) -> Shipper {
         let claimed = folder.number;
+        let lease = ReadLease::new(folder.lease);
         let state = JournalState {
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -167,7 +172,18 @@ impl Shipper {
         };
         let state = Mutex::new(state);
         let (shipped, paused_until, put_nanos) = Default::default();
-        Shipper { bucket, claimant, claimed, ack, local, state, shipped, paused_until, put_nanos }
+        Shipper {
+            bucket,
+            claimant,
+            claimed,
+            ack,
+            local,
+            lease,
+            state,
+            shipped,
+            paused_until,
+            put_nanos,
+        }
     }
 
     pub(crate) fn acknowledges_stored(&self) -> bool {
@@ -322,21 +338,12 @@ impl Shipper {
         let put = self.bucket.put_new(&name, &in_flight.bytes)?;
         self.note_put_time(self.bucket.timer.now().saturating_sub(begin));
         match put {
-            Put::Stored => self.note_stored(&in_flight),
+            Put::Stored => {
+                self.lease.renew(in_flight.begun);
+                self.note_stored(&in_flight)
+            }
             Put::Taken => Err(self.note_fenced(&name)),
         }
-    }
-
-    /// Puts nothing before this time of the timer: a claimant that asks for it can come first then.
-    pub(crate) fn pause_until(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.paused_until.store(nanos, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_fenced(&self, name: &str) -> Error {
-        let message = format!("another writer has taken the database over: it has put {name}");
-        let error = Error::new(ErrorKind::Fenced, message);
-        notices::end(self.state.lock(), error)
     }
 
     /// Makes the next object of the changes that wait, after their parts are put.
@@ -369,12 +376,14 @@ impl Shipper {
             u128::from(self.bucket.timer.random()) << 64 | u128::from(self.bucket.timer.random());
         let claimant = self.claimant;
         let ack = self.ack;
-        let object = JournalObject { number, claimant, put_id, is_claim: false, ack, changes };
+        let (is_claim, lease) = Default::default();
+        let object = JournalObject { number, claimant, put_id, is_claim, ack, lease, changes };
         // A reader could take in nothing after an object that does not fit. The next open finds the difference.
         if let Err(error) = state.folder.check(&object) {
             return Err(notices::end(state, error));
         }
-        let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark });
+        let begun = self.bucket.timer.since_boot();
+        let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark, begun });
         state.in_flight = Some(in_flight.clone());
         Ok(in_flight)
     }
@@ -438,15 +447,6 @@ impl Shipper {
         Ok(())
     }
 
-    /// Puts what waits, and a base if one is due.
-    ///
-    /// # Errors
-    /// As [`Shipper::ship_through`].
-    pub(crate) fn tend(&self) -> Result<()> {
-        self.ship_through(self.noted())?;
-        self.put_due_base()
-    }
-
     pub(crate) fn claimant(&self) -> u128 {
         self.claimant
     }
@@ -484,6 +484,7 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
 
 mod appends;
 mod base;
+mod lease;
 mod lost;
 mod notices;
 mod status;

@@ -111,6 +111,12 @@ pub trait Timer: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
 
+    /// Time since some fixed moment, which also goes on while the machine is suspended, where the system has such a
+    /// clock. The time of [`Timer::now`] by default.
+    fn since_boot(&self) -> Duration {
+        self.now()
+    }
+
     /// Waits.
     fn wait(&self, time: Duration);
 
@@ -130,6 +136,10 @@ impl SystemTimer {
 impl Timer for SystemTimer {
     fn now(&self) -> Duration {
         self.0.now()
+    }
+
+    fn since_boot(&self) -> Duration {
+        self.0.since_boot()
     }
 
     fn wait(&self, time: Duration) {

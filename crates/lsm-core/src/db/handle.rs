@@ -163,6 +163,14 @@ impl Db {
         self.inner().commit.visible_seq()
     }
 
+    /// Returns the newest operation that readers see, once they see all that the log has.
+    pub fn newest_seq(&self) -> SeqNo {
+        let inner = self.inner();
+        // The commit path holds the lock from the append until readers see it.
+        drop(inner.log.lock());
+        inner.commit.visible_seq()
+    }
+
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
         let flushed = self.inner().scheduler.flusher().flush_all();

@@ -26,11 +26,17 @@ fn object() -> JournalObject {
         StoredChange::Delete { name },
     ];
     let claimant = 0xc1a1;
-    JournalObject { number: 2, claimant, put_id: 29, is_claim: false, ack: Ack::Stored, changes }
+    let is_claim = false;
+    let lease = Duration::ZERO;
+    JournalObject { number: 2, claimant, put_id: 29, is_claim, ack: Ack::Stored, lease, changes }
 }
 
 fn claim() -> JournalObject {
     JournalObject { number: 1, is_claim: true, changes: Vec::new(), ..object() }
+}
+
+fn claim_with_lease() -> JournalObject {
+    JournalObject { lease: Duration::from_secs(2), ..claim() }
 }
 
 /// The state after `objects`, but for the last deletion; with a dropped object and a fenced writer.
@@ -92,6 +98,64 @@ fn objects_are_as_the_table_says() {
 }
 
 #[test]
+fn claims_and_bases_with_a_lease_are_as_the_table_says() {
+    let journal = [
+        "magic",
+        "format version",
+        "kind",
+        "number",
+        "claimant",
+        "put id",
+        "acknowledgement",
+        "lease",
+        "changes",
+    ];
+    let base =
+        ["magic", "format version", "acknowledgement", "number", "claimant", "lease", "files"];
+    let claim = claim_with_lease();
+    let starts = [0, 8, 12, 16, 24, 40, 56, 60, 64];
+    check_golden("claim-with-lease.txt", &claim.encode(), &starts, &journal);
+    assert_eq!(claim.encode().len() as u64, CLAIM_BYTES);
+    assert_eq!(JournalObject::decode(1, &claim.encode()).unwrap(), claim);
+    let mut folder = Folder::default();
+    folder.take_in(&claim).unwrap();
+    let bytes = encode_base(&folder);
+    check_golden("base-with-lease.txt", &bytes, &[0, 8, 12, 16, 24, 40, 44], &base);
+    let decoded = decode_base(1, &bytes).unwrap();
+    assert_eq!((decoded.lease, decoded.wait), (claim.lease, claim.lease));
+    // A lease for which no one would wait, one of no time, and one in changes.
+    for lease in [Duration::from_millis(60_001), Duration::from_micros(1)] {
+        let claim = JournalObject { lease, ..claim_with_lease() };
+        let error = JournalObject::decode(1, &claim.encode()).unwrap_err().to_string();
+        assert!(error.contains("a read lease of no time"), "{error}");
+        folder.lease = lease;
+        decode_base(1, &encode_base(&folder)).map(|_| ()).unwrap_err();
+    }
+    let changes = JournalObject { lease: Duration::from_secs(2), ..object() };
+    let error = JournalObject::decode(2, &changes.encode()).unwrap_err().to_string();
+    assert!(error.contains("no claim"), "{error}");
+}
+
+fn claim_of(number: u64, lease: Duration) -> JournalObject {
+    JournalObject { number, claimant: number.into(), lease, ..claim() }
+}
+
+/// A claimant waits for each writer that may still hold a lease: also for one that a dead claimant has fenced.
+#[test]
+fn a_claim_waits_for_the_leases_of_all_writers_since_the_last_change() {
+    let second = Duration::from_secs(1);
+    let mut folder = Folder::default();
+    folder.take_in(&claim_of(1, 9 * second)).unwrap();
+    folder.take_in(&claim_of(2, Duration::ZERO)).unwrap();
+    folder.take_in(&claim_of(3, 2 * second)).unwrap();
+    assert_eq!((folder.lease, folder.wait), (2 * second, 9 * second));
+    let change = StoredChange::Create { name: name("wal") };
+    let changes = JournalObject { number: 4, claimant: 3, changes: vec![change], ..object() };
+    folder.take_in(&changes).unwrap();
+    assert_eq!((folder.lease, folder.wait), (2 * second, 2 * second));
+}
+
+#[test]
 fn boundaries_leases_and_requests_are_as_the_tables_say() {
     let boundary = encode_boundary(3, 500, 0xc1a1);
     let names = ["magic", "format version", "zero", "index", "first", "claimant"];
@@ -133,7 +197,7 @@ fn a_changed_bit_is_damage_at_an_offset() {
 #[test]
 fn hostile_bytes_with_a_checksum_are_refused_or_make_a_sound_folder() {
     let mut rng = Rng::from_env_or(31);
-    let bytes = [object().encode(), encode_base(&folder())];
+    let bytes = [object().encode(), claim_with_lease().encode(), encode_base(&folder())];
     for _ in 0..20_000 {
         let mut changed = rng.pick(&bytes).clone();
         for _ in 0..=rng.below(3) {

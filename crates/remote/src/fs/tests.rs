@@ -64,6 +64,7 @@ fn settings() -> Settings {
         restore_rate: 0,
         retention: Duration::MAX,
         grace: Duration::ZERO,
+        read_lease: Duration::ZERO,
         lease: None,
         url: None,
     }

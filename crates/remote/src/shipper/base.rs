@@ -13,6 +13,15 @@ use crate::format::{base_name, encode_base};
 const TAIL_BYTES_MAX: u64 = 64 << 10;
 
 impl Shipper {
+    /// Puts what waits, and a base if one is due.
+    ///
+    /// # Errors
+    /// As [`Shipper::ship_through`].
+    pub(crate) fn tend(&self) -> Result<()> {
+        self.ship_through(self.noted())?;
+        self.put_due_base()
+    }
+
     /// Puts a base if one is due.
     pub(super) fn put_due_base(&self) -> Result<()> {
         let state = self.state.lock();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsm_core::fs::MemFs;
+use siltstone::ErrorKind;
 
 use super::appends::MERGED_BYTES_MAX;
 use super::*;

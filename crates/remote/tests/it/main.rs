@@ -16,6 +16,7 @@ mod hostile;
 mod late;
 mod lost;
 mod parts;
+mod read_lease;
 mod restoring;
 mod same_machine;
 mod sim;

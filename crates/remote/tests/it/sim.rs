@@ -2,7 +2,7 @@
 //!
 //! The model knows of each commit whether it was acknowledged, refused, or failed with an unknown outcome. It
 //! checks after each takeover, and at each reader: nothing acknowledged is lost, nothing refused appears, and
-//! what a reader has seen stays.
+//! what a reader has seen stays; and a primary that calls its state the newest one has all that is acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,13 +13,11 @@ use parking_lot::Mutex;
 use remote::{Ack, Primary, Remote, RemoteReader, RestoreTarget};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::secondary::{Level, Reading, Secondary, Target};
-use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, Partition, PartitionOptions, Readable, Result,
-};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Partition, PartitionOptions, Result};
 use testkit::Rng;
 
-use crate::sim_model::Commits;
-use crate::sim_store::{Objects, SimStore, new_bucket, with_clock};
+use crate::sim_model::{Commits, MARK, mark_of, numbers, try_numbers};
+use crate::sim_store::{Objects, SimStore, new_bucket, with_poor_clock};
 
 /// Takeovers in a normal run; `REMOTE_TAKEOVERS` sets another number.
 const TAKEOVERS: u64 = 2000;
@@ -30,7 +28,9 @@ const LEASE_COUNTS: Duration = Duration::from_secs(4 * 3600);
 
 /// The remote of a machine: with little history, so that much is deleted.
 fn remote_of(store: &Arc<SimStore>, fs: &MemFs, ack: Ack, rng: &mut Rng) -> Remote {
-    with_clock(store, fs, rng).ack(ack).retention(120 * MINUTE).grace(10 * MINUTE)
+    let lease = *rng.pick(&[0, 50, 5_000, 60_000]);
+    let remote = with_poor_clock(store, fs, rng).read_lease(Duration::from_millis(lease));
+    remote.ack(ack).retention(120 * MINUTE).grace(10 * MINUTE)
 }
 
 /// A machine with an open database.
@@ -90,24 +90,14 @@ impl Machine {
     }
 }
 
-/// The first byte of a key that marks a commit as the last one. No number is so large.
-const MARK: u8 = 0xff;
-
-fn mark_of(number: u64) -> Vec<u8> {
-    [&[MARK][..], &number.to_be_bytes()].concat()
-}
-
-/// The commits that a reader sees. The deletion of a range came with each of them.
-fn numbers(reader: &impl Readable) -> BTreeSet<u64> {
-    let mut keys: Vec<_> = reader.keys().map(|key| key.expect("the key is read")).collect();
-    let marks = keys.split_off(keys.partition_point(|key| key[0] != MARK));
-    let numbers: BTreeSet<u64> = keys
-        .iter()
-        .map(|key| u64::from_be_bytes(key.as_ref().try_into().expect("it is a number")))
-        .collect();
-    let last = numbers.last().map(|last| mark_of(*last));
-    assert!(marks.iter().map(|mark| &mark[..]).eq(last.as_deref()), "{last:?}, {marks:?}");
-    numbers
+/// A read of a primary, which may be a zombie: if it calls its state the newest one, then it is.
+fn read_newest(machine: &Machine, commits: &Mutex<Commits>) {
+    machine.db.newest_seq();
+    let Ok(seen) = machine.commits().and_then(|it| try_numbers(&it)) else { return };
+    let is_stored = machine.db.wait_durable(machine.db.visible_seq()).is_ok();
+    if is_stored && !machine.is_local && machine.primary.confirm(MINUTE).is_ok() {
+        commits.lock().check(&seen, true, "a read of a primary");
+    }
 }
 
 /// A commit of a primary that another machine may have fenced.
@@ -223,6 +213,7 @@ impl World {
             return;
         }
         let zombie = self.rng.index(self.zombies.len());
+        read_newest(&self.zombies[zombie], &self.commits);
         let is_large = self.rng.chance(1, 8);
         let zombie = &self.zombies[zombie];
         let mut commits = self.commits.lock();
@@ -267,6 +258,10 @@ impl World {
         let seen = self.machine.seen();
         self.take_noticed();
         self.commits.lock().settle(&seen, "a takeover");
+        if !dies {
+            commit_meanwhile(&self.machine, &self.commits);
+            read_newest(&old, &self.commits);
+        }
         if dies || self.zombies.len() > 2 {
             let outcome = *self.rng.pick(&CrashOutcome::ALL);
             let rng = &mut self.rng;
@@ -455,6 +450,7 @@ impl World {
         let seen = self.machine.seen();
         self.take_noticed();
         self.commits.lock().settle(&seen, "a takeover in a call");
+        read_newest(&old, &self.commits);
         self.zombies.push(old);
     }
 
@@ -462,7 +458,7 @@ impl World {
         self.take_noticed();
         self.objects.advance(MINUTE * self.rng.below(12) as u32);
         self.objects.take_effect_late(&mut self.rng);
-        match self.rng.below(104) {
+        match self.rng.below(112) {
             0..=41 => self.commit(),
             42..=51 => self.read(),
             52..=59 => self.ship(),
@@ -476,6 +472,7 @@ impl World {
             90 => self.jump(),
             91..=94 => self.restart(),
             95..=98 => self.take_over_in_a_call(),
+            104.. => read_newest(&self.machine, &self.commits),
             _ => self.take_over(),
         }
     }

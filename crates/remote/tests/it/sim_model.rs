@@ -1,8 +1,8 @@
-//! [`Commits`]: the fate of each commit of a simulation, by its number.
+//! [`Commits`]: the fate of each commit of a simulation, by its number; [`numbers`]: those that a reader sees.
 
 use std::collections::BTreeSet;
 
-use siltstone::{ErrorKind, Result};
+use siltstone::{ErrorKind, Readable, Result};
 
 #[derive(Default)]
 pub struct Commits {
@@ -73,4 +73,28 @@ impl Commits {
         self.refused.append(&mut self.unknown);
         self.refused.append(&mut self.local);
     }
+}
+
+/// The first byte of a key that marks a commit as the last one. No number is so large.
+pub const MARK: u8 = 0xff;
+
+pub fn mark_of(number: u64) -> Vec<u8> {
+    [&[MARK][..], &number.to_be_bytes()].concat()
+}
+
+/// The commits that a reader sees. The deletion of a range came with each of them.
+pub fn numbers(reader: &impl Readable) -> BTreeSet<u64> {
+    try_numbers(reader).expect("the keys are read")
+}
+
+pub fn try_numbers(reader: &impl Readable) -> Result<BTreeSet<u64>> {
+    let mut keys = reader.keys().collect::<Result<Vec<_>>>()?;
+    let marks = keys.split_off(keys.partition_point(|key| key[0] != MARK));
+    let numbers: BTreeSet<u64> = keys
+        .iter()
+        .map(|key| u64::from_be_bytes(key.as_ref().try_into().expect("it is a number")))
+        .collect();
+    let last = numbers.last().map(|last| mark_of(*last));
+    assert!(marks.iter().map(|mark| &mark[..]).eq(last.as_deref()), "{last:?}, {marks:?}");
+    Ok(numbers)
 }

@@ -51,7 +51,7 @@ enum LateCall {
 impl LateCall {
     fn put(name: &str, bytes: &[u8], is_conditional: bool) -> impl FnOnce() -> Option<LateCall> {
         // A claim that takes effect after its claimant has given up fences the machine of the model.
-        let claim_bytes = if bytes.starts_with(b"SILP") { 69 + 40 } else { 69 };
+        let claim_bytes = if bytes.starts_with(b"SILP") { 73 + 40 } else { 73 };
         let is_claim = name.starts_with("journal/") && bytes.len() <= claim_bytes;
         move || (!is_claim).then(|| LateCall::Put(name.to_owned(), bytes.to_vec(), is_conditional))
     }
@@ -310,23 +310,22 @@ pub fn journal_name(number: u64) -> String {
     format!("journal/{:017}/{number:020}", number / 1000)
 }
 
-/// A timer whose waits take no time, and whose random numbers are of a seed.
+/// A timer whose waits let the time pass for all, and whose random numbers are of a seed.
 pub struct SimTimer {
-    /// The waits of this machine.
-    now_us: AtomicU64,
     /// The time that passes for all.
     objects: Objects,
+    /// The rate of this clock, in thousandths.
+    rate: u32,
     rng: Mutex<Rng>,
 }
 
 impl Timer for SimTimer {
     fn now(&self) -> Duration {
-        let all = Duration::from_millis(self.objects.now_ms.load(Ordering::Relaxed));
-        all + Duration::from_micros(self.now_us.load(Ordering::Relaxed))
+        self.objects.true_time() * self.rate / 1000
     }
 
     fn wait(&self, time: Duration) {
-        self.now_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        self.objects.advance(time * 1000 / self.rate + Duration::from_millis(1));
     }
 
     fn random(&self) -> u64 {
@@ -341,7 +340,10 @@ pub fn remote_of(store: &Arc<impl Store>, fs: &MemFs, rng: &mut Rng) -> Remote {
 
 /// The same, with the true time of the store, and with keys if its objects are encrypted.
 pub fn with_clock(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
-    let remote = remote_with(store.clone(), store.objects.clone(), fs, rng);
+    with_keys_of(store, remote_with(store.clone(), store.objects.clone(), fs, rng))
+}
+
+fn with_keys_of(store: &SimStore, remote: Remote) -> Remote {
     match store.objects.is_encrypted.load(Ordering::Relaxed) {
         true => with_keys(remote),
         false => remote,
@@ -360,9 +362,20 @@ fn with_keys(remote: Remote) -> Remote {
     remote
 }
 
+/// The same, with a clock that runs up to 2 % too fast or too slow.
+pub fn with_poor_clock(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
+    let mut rng = rng.fork();
+    let rate = rng.range(980..1020) as u32;
+    let timer = SimTimer { objects: store.objects.clone(), rate, rng: Mutex::new(rng) };
+    with_keys_of(store, with_timer(store.clone(), timer, fs))
+}
+
 /// The same, with the true time of `objects`.
 pub fn remote_with(store: Arc<impl Store>, objects: Objects, fs: &MemFs, rng: &mut Rng) -> Remote {
-    let timer = SimTimer { now_us: AtomicU64::new(0), objects, rng: Mutex::new(rng.fork()) };
+    with_timer(store, SimTimer { objects, rate: 1000, rng: Mutex::new(rng.fork()) }, fs)
+}
+
+fn with_timer(store: Arc<impl Store>, timer: SimTimer, fs: &MemFs) -> Remote {
     Remote::with_store(store)
         .fs(Arc::new(fs.clone()))
         .timer(Arc::new(timer))

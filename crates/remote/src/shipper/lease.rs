@@ -1,0 +1,115 @@
+//! The journal's writer and others: pauses for them, the fence, and proofs that none has come (the read lease).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone::{Error, ErrorKind, Result};
+
+use super::{PutOutcome, PutTurn, Shipper, notices};
+use crate::format::journal_name;
+use crate::settings::Ack;
+
+impl Shipper {
+    /// Puts nothing before this time of the timer: a claimant that asks for it can come first then.
+    pub(crate) fn pause_until(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.paused_until.store(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_fenced(&self, name: &str) -> Error {
+        let message = format!("another writer has taken the database over: it has put {name}");
+        let error = Error::new(ErrorKind::Fenced, message);
+        notices::end(self.state.lock(), error)
+    }
+
+    /// Returns whether the lease shows that no other writer has acknowledged anything until now.
+    pub(crate) fn holds_lease(&self) -> bool {
+        self.lease.is_held(self.bucket.timer.since_boot())
+    }
+
+    /// The time between two calls of [`Shipper::renew_if_used`]; `None` without a lease.
+    pub(crate) fn lease_interval(&self) -> Option<Duration> {
+        self.lease.interval()
+    }
+
+    /// Looks, if the lease is used and ends soon.
+    ///
+    /// # Errors
+    /// As [`Shipper::confirm`].
+    pub(crate) fn renew_if_used(&self) -> Result<()> {
+        let now = self.bucket.timer.since_boot();
+        if !self.lease.is_due(now) {
+            return Ok(());
+        }
+        self.prove(self.bucket.patience, || self.lease.is_proven_since(now))
+    }
+
+    /// Returns once it is certain that no other writer had acknowledged anything when this was called.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] if another writer has come; [`ErrorKind::Unsupported`] under [`Ack::Local`]; those of the
+    /// store after `patience`.
+    pub(crate) fn confirm(&self, patience: Duration) -> Result<()> {
+        if self.ack == Ack::Local {
+            let message =
+                "commits are acknowledged before the bucket has them, so no state is known to last";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let asked = self.bucket.timer.since_boot();
+        self.prove(patience, || self.lease.is_proven_since(asked) || self.holds_lease())
+    }
+
+    /// Looks until `is_proven`. Threads that ask at the same time share a look.
+    fn prove(&self, patience: Duration, is_proven: impl Fn() -> bool) -> Result<()> {
+        let patience = patience.min(self.bucket.patience);
+        let until = self.bucket.timer.now().saturating_add(patience);
+        loop {
+            let mut state = self.state.lock();
+            loop {
+                if let Some(error) = &state.ended {
+                    return Err(error.clone());
+                }
+                if is_proven() {
+                    return Ok(());
+                }
+                if state.turn.is_none() {
+                    break;
+                }
+                let left = until.saturating_sub(self.bucket.timer.now());
+                if self.shipped.wait_for(&mut state, left).timed_out() {
+                    let message =
+                        "the bucket has not answered in time whether another writer has come";
+                    return Err(Error::new(ErrorKind::Io, message));
+                }
+            }
+            // Its error is no error of a put.
+            state.turn = Some(Arc::<PutOutcome>::default());
+            let is_on_its_way = state.in_flight.is_some();
+            let next = state.folder.number + 1;
+            drop(state);
+            let turn = PutTurn(self);
+            let proven = match is_on_its_way {
+                // Its number may be stored, and be followed by a claim.
+                true => self.ship_object(),
+                false => self.look(next, patience),
+            };
+            drop(turn);
+            proven?;
+        }
+    }
+
+    /// Looks for an object under the number `next`, which this writer has put none under. The first one is a claim then,
+    /// and a claim is never deleted: if there is none, then no other writer has come. Called in a turn.
+    fn look(&self, next: u64, patience: Duration) -> Result<()> {
+        let name = journal_name(next);
+        let sent = self.bucket.timer.since_boot();
+        match self.bucket.with_patience(patience).get(&name)? {
+            None => {
+                self.lease.renew(sent);
+                Ok(())
+            }
+            Some(_) => Err(self.note_fenced(&name)),
+        }
+    }
+}
