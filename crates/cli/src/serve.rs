@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// Be the primary of the bucket, and ship the folder to it
     #[arg(long, value_name = "URL")]
     remote: Option<String>,
+    /// Milliseconds for which the next primary of the bucket waits, and this one serves level 1 from its memory; 0 for
+    /// none: then each read at level 1 asks the bucket
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    read_lease: u64,
     /// Address of the protocol
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
     listen: String,
@@ -138,9 +142,12 @@ fn place(args: &Args) -> Result<(Place, Role), Failure> {
         }
         return Ok((Place::bucket(bucket(url)?, None), Role::Reader));
     }
+    let lease = Duration::from_millis(args.read_lease);
     match (&args.replica_of, &args.remote) {
-        (Some(url), _) => Ok((Place::bucket(bucket(url)?, folder), Role::Reader)),
-        (None, Some(url)) => Ok((Place::bucket(bucket(url)?, folder), Role::Primary)),
+        (Some(url), _) => Ok((Place::bucket(bucket(url)?.read_lease(lease), folder), Role::Reader)),
+        (None, Some(url)) => {
+            Ok((Place::bucket(bucket(url)?.read_lease(lease), folder), Role::Primary))
+        }
         (None, None) if args.secondary => Ok((local, Role::Reader)),
         (None, None) => Ok((local, Role::Primary)),
     }

@@ -363,11 +363,19 @@ mod tests {
         let set = ["SET", "a", "1"].map(Bytes::from);
         let session = connection.session.as_mut().unwrap();
         assert!(execute(&shared, session, &set, Patience::MayWait).1.is_ok());
+        // No one has taken it over: a fence that another command has found was that of an earlier role.
+        shared.node.demote().unwrap();
+        assert!(shared.node.is_primary());
         let successor =
             Node::open(place(&url, folders.path().join("second")), false, NodeOptions::default())
                 .unwrap();
         successor.promote().unwrap();
+        if let Role::Primary(primary) = &*shared.node.role() {
+            let patience = Some(std::time::Duration::from_secs(10));
+            assert!(matches!(primary.confirm(patience), Err(Failure::Fenced)));
+        }
         shared.node.demote().unwrap();
+        assert!(!shared.node.is_primary());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let failure = runtime.block_on(connection.sync()).unwrap_err();
         assert!(format!("{failure:?}").contains("UNKNOWN"), "{failure:?}");

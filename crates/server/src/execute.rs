@@ -289,7 +289,7 @@ fn change(
         if let Some(turn) = &turn {
             Keys::Of(spec, arguments).check(&turn.record())?;
         }
-        let read_at = primary.db.visible_seq();
+        let read_at = primary.begin_strong();
         let change = Change::new(&partition, primary.db.batch(), read_at, stream.is_some());
         let source = Source::Change(change);
         let mut view = View { source, expiry, owned: None, may_stream: false };
@@ -300,7 +300,8 @@ fn change(
         }
         // A command that changes nothing has read one key at one moment, unless there are more.
         if change.batch.is_empty() && change.read_count < 2 {
-            return if primary.db.is_fenced() { Err(Failure::Fenced) } else { Ok(reply) };
+            let wait = (patience == Patience::MayWait).then_some(shared.options.wait);
+            return primary.confirm(wait).map(|()| reply);
         }
         let committed = match patience {
             Patience::MustNotWait => change.batch.try_commit(Durability::Os),

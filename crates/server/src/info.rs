@@ -39,7 +39,7 @@ pub(crate) fn info(
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),
         ("scid_health", health.unwrap_or_default()),
-        ("scid_bucket", u8::from(shared.node.place.is_bucket()).to_string()),
+        ("scid_bucket", u8::from(!shared.node.serves_strong()).to_string()),
     ];
     for (name, value) in lines {
         let _ = write!(out, "{name}:{value}\r\n");

@@ -3,11 +3,13 @@
 //! Invariants:
 //! 1. A command uses one [`Role`] from its begin to its end. A change of the role shows to the commands after it.
 //! 2. No connection keeps a handle of the database between two commands: an old role ends with the last command on it.
-//! 3. A read of a primary counts only if the primary was not fenced after the read.
+//! 3. A read of a primary counts only if the primary was not fenced after the read. At the levels 1 and 2 of a bucket it
+//!    counts only if no other primary may have acknowledged anything until then (`Primary::confirm`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -147,6 +149,14 @@ impl Node {
         matches!(**self.role.load(), Role::Primary(_))
     }
 
+    /// Returns whether a read at level 1 or 2 needs no call of a bucket here.
+    pub(crate) fn serves_strong(&self) -> bool {
+        match &**self.role.load() {
+            Role::Primary(primary) => primary.serves_strong(),
+            Role::Reader(_) => !self.place.is_bucket(),
+        }
+    }
+
     pub(crate) fn expires(&self, partition: &str) -> bool {
         self.expiring.has(partition)
     }
@@ -155,7 +165,7 @@ impl Node {
     pub(crate) fn promote(&self) -> Result<Commit> {
         let _turn = self.turn.lock();
         // A primary that was taken over, and has had no command since, is a reader.
-        if matches!(&*self.role(), Role::Primary(primary) if primary.db.is_fenced()) {
+        if matches!(&*self.role(), Role::Primary(primary) if primary.is_fenced()) {
             self.become_reader()?;
         }
         let role = self.role();
@@ -175,8 +185,9 @@ impl Node {
     pub(crate) fn demote(&self) -> Result<()> {
         let _turn = self.turn.lock();
         match &*self.role() {
-            Role::Primary(_) => self.become_reader(),
-            Role::Reader(_) => Ok(()),
+            // It may have been promoted again since the caller found the fence.
+            Role::Primary(primary) if primary.is_fenced() => self.become_reader(),
+            Role::Primary(_) | Role::Reader(_) => Ok(()),
         }
     }
 
@@ -243,7 +254,7 @@ impl Node {
     pub(crate) fn close(&self) -> Result<()> {
         let _turn = self.turn.lock();
         match &*self.role() {
-            Role::Primary(primary) if primary.db.is_fenced() => Ok(()),
+            Role::Primary(primary) if primary.is_fenced() => Ok(()),
             Role::Primary(primary) => primary.db.clone().close(),
             Role::Reader(_) => Ok(()),
         }
@@ -306,6 +317,44 @@ impl Primary {
     pub(crate) fn created(&self, name: &str) -> Result<Partition, Failure> {
         let created = self.partition(name, true)?;
         created.ok_or_else(|| Failure::error(format!("partition {name:?} was dropped")))
+    }
+
+    /// Returns whether another one is known to have taken the database over.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.db.is_fenced() || self.shipping.as_ref().is_some_and(remote::Primary::is_fenced)
+    }
+
+    /// Returns whether this primary serves the levels 1 and 2 without a call of a bucket for each read.
+    pub(crate) fn serves_strong(&self) -> bool {
+        self.shipping.as_ref().is_none_or(remote::Primary::has_read_lease)
+    }
+
+    /// Makes sure that reads see all that readers of the bucket may have seen, and returns the newest commit. Called
+    /// before a read at level 1 or 2.
+    pub(crate) fn begin_strong(&self) -> siltstone::SeqNo {
+        if self.shipping.is_some() { self.db.newest_seq() } else { self.db.visible_seq() }
+    }
+
+    /// Returns once it is certain that what was read before is the newest state, and stays: no other primary had
+    /// acknowledged anything, and a bucket has what was read. `wait` bounds it; without one nothing is asked of the bucket.
+    pub(crate) fn confirm(&self, wait: Option<Duration>) -> Result<(), Failure> {
+        if self.is_fenced() {
+            return Err(Failure::Fenced);
+        }
+        let Some(shipping) = &self.shipping else { return Ok(()) };
+        let seq = self.db.visible_seq();
+        if self.db.durable_seq() >= seq && shipping.holds_read_lease() {
+            return Ok(());
+        }
+        let Some(wait) = wait else { return Err(Failure::MayWait) };
+        let (sender, receiver) = sync_channel(1);
+        self.db.on_durable(seq, move |durable| {
+            // The receiver may have given up.
+            let _ = sender.send(durable);
+        })?;
+        let text = "NOTYET the bucket has not stored in time what this read has seen";
+        receiver.recv_timeout(wait).map_err(|_| Failure::fixed(text))??;
+        Ok(shipping.confirm(wait)?)
     }
 
     /// Returns whether all of `token` is in this history. `may_wait` allows to read files for it.

@@ -179,14 +179,15 @@ fn of_primary(
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let mut number = number_of(level);
-    if primary.shipping.is_some() && number < 3 {
-        // Another machine may have taken the bucket over, and this process would not know.
-        if !may_weaken {
-            let text = "UNSUPPORTED the primary of a bucket serves the levels 3 to 5; ask a reader for level 1 and 2";
-            return Err(Failure::fixed(text));
+    // Another machine may have taken the bucket over, and this process would not know.
+    let is_strong = primary.shipping.is_some() && number < 3;
+    let strong = number;
+    if is_strong {
+        primary.begin_strong();
+        if may_weaken {
+            number = if session.is_token_lost { 5 } else { 3 };
+            level = session.token.map_or(Level::Eventual, Level::Session);
         }
-        number = if session.is_token_lost { 5 } else { 3 };
-        level = session.token.map_or(Level::Eventual, Level::Session);
     }
     if let Level::Session(token) = level {
         match primary.has(&shared.node.place, token, wish.patience == Patience::MayWait) {
@@ -207,8 +208,16 @@ fn of_primary(
     let mut view = View { source, expiry: shared.expiry_of(&session.partition), owned, may_stream };
     let reply = work(&mut view)?;
     // After the read, so that the fence came after it.
-    if primary.db.is_fenced() {
+    if primary.is_fenced() {
         return Err(Failure::Fenced);
+    }
+    if is_strong {
+        let may_wait = wish.patience == Patience::MayWait && !may_weaken;
+        match primary.confirm(may_wait.then_some(shared.options.wait)) {
+            Ok(()) => number = strong,
+            Err(Failure::MayWait) if may_weaken => {}
+            Err(failure) => return Err(failure),
+        }
     }
     let as_of = primary.latest();
     let has_partition = partition.is_some();

@@ -174,7 +174,7 @@ pub(crate) fn sync(
         Role::Primary(primary) => {
             let latest = primary.latest();
             // After the look, so that the fence came after it.
-            if primary.db.is_fenced() {
+            if primary.is_fenced() {
                 return Err(Failure::Fenced);
             }
             latest

@@ -122,8 +122,8 @@ fn commit(
         match committed {
             Ok(commit) => {
                 // Also of a transaction that only reads: it must not be served by a fenced primary.
-                if primary.db.is_fenced() && !writes {
-                    return Err(Failure::Fenced);
+                if !writes {
+                    primary.confirm(Some(shared.options.wait))?;
                 }
                 session.wrote(commit);
                 return Ok(Reply::Array(replies));

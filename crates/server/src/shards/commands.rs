@@ -66,7 +66,7 @@ pub(crate) fn slots(shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failu
     };
     let reply = done?;
     // A mover must not go on with a primary that was taken over.
-    if primary.db.is_fenced() { Err(Failure::Fenced) } else { Ok(reply) }
+    if primary.is_fenced() { Err(Failure::Fenced) } else { Ok(reply) }
 }
 
 /// The reply to `SCID.MAP`: the slots of this shard.

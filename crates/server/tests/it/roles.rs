@@ -1,9 +1,11 @@
 //! Readers that refuse writes, promotions, and databases in a bucket.
 
 use std::path::Path;
+use std::time::Duration;
 
 use remote::Remote;
 use server::{Acknowledge, Place, Role, Server};
+use siltstone::clock::{Clock, SystemClock};
 
 use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
@@ -128,7 +130,11 @@ fn a_bucket_is_served_and_taken_over() {
             ("SET a 1", "OK"),
             ("GET a", "1"),
             ("SCID.LAST", "[level 3~"),
-            ("SCID.GET a LEVEL 1", "-UNSUPPORTED the primary of a bucket~"),
+            // It asks the bucket.
+            ("SCID.GET a LEVEL 1", "1"),
+            ("SCID.LAST", "[level 1~"),
+            ("SCID.GET a LEVEL 2 MAXAGE 0", "1"),
+            ("SCID.LAST", "[level 2~"),
             ("SCID.GET a LEVEL 4", "1"),
         ],
     );
@@ -148,6 +154,42 @@ fn a_bucket_is_served_and_taken_over() {
     // It has written nothing, or does not know whether the write is there.
     assert!(refused.starts_with("-UNKNOWN") || refused.starts_with("-READONLY"), "{refused}");
     check(&mut before, &[("SCID.GET a LEVEL 1", "3")]);
+    new.stop().unwrap();
+    old.stop().unwrap();
+}
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+fn leased(url: &str, folders: &Path, name: &str) -> Place {
+    let remote = Remote::url(url).unwrap().read_lease(LEASE);
+    Place::bucket(remote, Some(folders.join(name)))
+}
+
+/// A primary of a bucket that asks nothing of it while its lease holds, and one that has none left.
+#[test]
+fn a_read_lease_serves_level_1_until_another_primary_may_write() {
+    let store = tempfile::tempdir().unwrap();
+    let folders = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", store.path().display());
+    let mut options = options();
+    options.acknowledge = Acknowledge::Sync;
+    let old = Server::start(leased(&url, folders.path(), "first"), Role::Primary, options.clone())
+        .unwrap();
+    let new = Server::start(leased(&url, folders.path(), "second"), Role::Reader, options).unwrap();
+    let mut before = Client::new(&old);
+    let mut after = Client::new(&new);
+    let first = "SCID.GET a LEVEL 1";
+    check(&mut before, &[("SET a 1", "OK"), ("GET a", "1"), ("SCID.LAST", "[level 1~")]);
+    check(&mut before, &[(first, "1"), ("SCID.LAST", "[level 1~"), ("DEL b", "0")]);
+    assert!(before.text("INFO").contains("scid_bucket:0"));
+    let clock = SystemClock::new();
+    check(&mut after, &[(first, "1"), ("SCID.PROMOTE", "~")]);
+    assert!(clock.now() >= LEASE, "the claimant waits for the lease");
+    check(&mut after, &[("SET a 2", "OK"), (first, "2"), ("SCID.LAST", "[level 1~")]);
+    // The old one has heard nothing of it. It must ask, and finds out.
+    check(&mut before, &[(first, "2"), ("SCID.LAST", "[level 1~"), ("SET a 3", "-READONLY~")]);
+    check(&mut before, &[("EXISTS b", "0"), ("SCID.PROMOTE", "~"), ("SET a 3", "OK")]);
+    check(&mut after, &[("SETNX a 4", "-~"), ("SET a 4 NX", "-READONLY~"), (first, "3")]);
     new.stop().unwrap();
     old.stop().unwrap();
 }
