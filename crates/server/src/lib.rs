@@ -80,6 +80,7 @@ mod shards;
 mod shared;
 #[cfg(unix)]
 mod signals;
+mod storage_calls;
 mod stream;
 mod strings;
 #[cfg(feature = "tls")]

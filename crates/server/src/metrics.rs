@@ -142,6 +142,9 @@ pub(crate) fn text(shared: &Shared) -> String {
     if let Some(record) = shared.node.record() {
         slots(&mut out, &record);
     }
+    if let Some(calls) = shared.node.place.storage_calls() {
+        calls.figures(&mut out);
+    }
     match &*shared.node.role() {
         Role::Primary(primary) => {
             out.append(&siltstone::metrics::prometheus(&primary.db.stats(), &[]));

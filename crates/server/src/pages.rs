@@ -26,7 +26,7 @@ fn unready(shared: &Shared) -> Option<&'static str> {
         return Some("the server ends");
     }
     match &*shared.node.role() {
-        Role::Primary(primary) if primary.db.is_fenced() => {
+        Role::Primary(primary) if primary.is_fenced() => {
             Some("another primary has taken the database over")
         }
         Role::Primary(_) | Role::Reader(_) => None,
@@ -75,6 +75,10 @@ fn page(shared: &Shared) -> String {
             vec![state.to_owned(), slots.len().to_string(), slots.to_string()]
         });
         page.table(&["state", "slots", "ranges"], &rows);
+    }
+    if let Some(calls) = shared.node.place.storage_calls() {
+        page.heading("Requests to the bucket");
+        page.table(&["kind", "requests", "price on S3 Standard"], &calls.cells());
     }
     page.heading("Partitions");
     match &*shared.node.role() {

@@ -9,6 +9,8 @@ use siltstone::fs::Fs;
 use siltstone::secondary::Secondary;
 use siltstone::{Builder, Db, Result};
 
+use crate::storage_calls::{CountedCalls, StorageCalls};
+
 /// A database that primary and readers share: a folder of this machine, or a bucket.
 #[derive(Clone)]
 pub struct Place(Kind);
@@ -16,7 +18,7 @@ pub struct Place(Kind);
 #[derive(Clone)]
 enum Kind {
     Folder { path: PathBuf, fs: Option<Arc<dyn Fs>>, clock: Option<Arc<dyn Clock>> },
-    Bucket { remote: Remote, folder: Option<PathBuf> },
+    Bucket { remote: Remote, folder: Option<PathBuf>, calls: Arc<StorageCalls> },
 }
 
 impl Place {
@@ -32,11 +34,23 @@ impl Place {
 
     /// A bucket. `folder` is the folder of a primary: a reader needs none until it is promoted.
     pub fn bucket(remote: Remote, folder: Option<PathBuf>) -> Place {
-        Place(Kind::Bucket { remote, folder })
+        let calls = Arc::<StorageCalls>::default();
+        let counted = calls.clone();
+        let remote =
+            remote.wrap_store(|inner| Arc::new(CountedCalls { inner, calls: counted }) as _);
+        Place(Kind::Bucket { remote, folder, calls })
     }
 
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self.0, Kind::Bucket { .. })
+    }
+
+    /// The requests to the bucket; `None` for a folder.
+    pub(crate) fn storage_calls(&self) -> Option<&StorageCalls> {
+        match &self.0 {
+            Kind::Folder { .. } => None,
+            Kind::Bucket { calls, .. } => Some(calls),
+        }
     }
 
     fn configured(
@@ -55,7 +69,7 @@ impl Place {
                 let builder = Place::configured(Db::builder(path), fs.as_ref(), clock.as_ref());
                 Ok(OpenPrimary { db: builder.open()?, shipping: None })
             }
-            Kind::Bucket { remote, folder } => {
+            Kind::Bucket { remote, folder, .. } => {
                 let shipping = remote.primary(needed(folder.as_deref())?)?;
                 Ok(OpenPrimary { db: shipping.builder().open()?, shipping: Some(shipping) })
             }
@@ -82,7 +96,7 @@ impl Place {
             Kind::Folder { .. } => {
                 Ok(OpenPrimary { db: Db::promotion(secondary).open()?, shipping: None })
             }
-            Kind::Bucket { remote, folder } => {
+            Kind::Bucket { remote, folder, .. } => {
                 let shipping = remote.take_over(needed(folder.as_deref())?)?;
                 Ok(OpenPrimary { db: shipping.builder().open()?, shipping: Some(shipping) })
             }
