@@ -292,6 +292,7 @@ impl Session {
         let name = arguments[0].to_ascii_uppercase();
         match (&name[..], &arguments[1..]) {
             (b"ID", []) => Ok(Reply::count(self.id)),
+            (b"GETNAME", []) if self.name.is_empty() => Ok(Reply::Nil),
             (b"GETNAME", []) => Ok(Reply::Echo(self.name.clone())),
             (b"SETNAME", [name]) => self.set_name(name).map(|()| Reply::OK),
             (b"SETINFO", [_, _]) => Ok(Reply::OK),

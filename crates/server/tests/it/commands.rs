@@ -34,6 +34,7 @@ fn connections_are_named_and_choose_a_version() {
             ("PING", "PONG"),
             ("ping hello", "hello"),
             ("ECHO a", "a"),
+            ("CLIENT GETNAME", "nil"),
             ("CLIENT SETNAME me", "OK"),
             ("CLIENT GETNAME", "me"),
             ("CLIENT SETINFO LIB-NAME test", "OK"),
