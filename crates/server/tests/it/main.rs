@@ -21,6 +21,7 @@ mod route_linear;
 mod route_session;
 mod shards;
 mod shards_linear;
+mod shards_power;
 mod shards_steps;
 mod streams;
 #[cfg(feature = "tls")]
