@@ -1,4 +1,4 @@
-//! [`Arrival`]: the long value of a `SET`, which goes to a chunk file while it comes.
+//! [`Arrival`]: the long value of a `SET` or of a mover's `PUT`, which goes to a chunk file while it comes.
 //!
 //! Invariants:
 //! 1. Nothing of it shows before its commit, and nothing is left of one whose client ends before that.
@@ -17,6 +17,7 @@ use crate::execute::{admit, may_write};
 use crate::failure::Failure;
 use crate::node::Role;
 use crate::session::Session;
+use crate::shards::commands::importing;
 use crate::shards::keys::Keys;
 use crate::shared::Shared;
 
@@ -35,10 +36,14 @@ pub(crate) enum Admission {
     Refuse(Failure),
 }
 
-/// Decides on the way of a value of `len` bytes for `key`.
-pub(crate) fn admission(shared: &Shared, session: &Session, key: &Bytes, len: u64) -> Admission {
+/// Decides on the way of a value of `len` bytes, which comes after the arguments `head`.
+pub(crate) fn admission(shared: &Shared, session: &Session, head: &[Bytes], len: u64) -> Admission {
     let is_short = len <= shared.options.limits.argument_bytes as u64;
-    match streamed(shared, session, key, len) {
+    let way = match head {
+        [_, key] => streamed(shared, session, key, len),
+        _ => moved(shared, session, head),
+    };
+    match way {
         Ok(Some((partition, epoch))) => Admission::Stream(partition, epoch),
         Ok(None) => Admission::Hold,
         // The command says it once it is complete, with what is wrong with its options.
@@ -75,6 +80,20 @@ fn streamed(
         return Err(Failure::Refused(text.into()));
     }
     Ok(Some((partition, primary.epoch)))
+}
+
+/// As [`streamed`], for a value that a mover brings. Its partition gets large values, as it has at the old owner.
+fn moved(
+    shared: &Shared,
+    session: &Session,
+    head: &[Bytes],
+) -> Result<Option<(Partition, Epoch)>, Failure> {
+    let Some(spec) = find(b"SCID.SLOTS").map(|at| &COMMANDS[at]) else { return Ok(None) };
+    admit(shared, session, spec, head)?;
+    let role = shared.node.role();
+    let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
+    let partition = importing(shared, primary, &head[2..])?;
+    Ok(partition.map(|partition| (partition, primary.epoch)))
 }
 
 /// The failure of a thread that panicked, which is a bug.

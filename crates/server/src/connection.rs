@@ -108,11 +108,14 @@ impl Connection {
     }
 
     /// Decides on a long value that begins.
-    async fn begin_value(&mut self, key: Bytes, len: u64) {
+    async fn begin_value(&mut self, head: &[Bytes], len: u64) {
         let Some(session) = &self.session else { return self.incoming.hold() };
-        self.arrival = Some(match admission(&self.shared, session, &key, len) {
+        self.arrival = Some(match admission(&self.shared, session, head, len) {
             Admission::Hold => return self.incoming.hold(),
-            Admission::Stream(partition, epoch) => Arrival::begin(partition, epoch, key, len).await,
+            Admission::Stream(partition, epoch) => {
+                let key = head.last().cloned().unwrap_or_default();
+                Arrival::begin(partition, epoch, key, len).await
+            }
             Admission::Refuse(failure) => Arrival::refused(failure),
         });
         self.incoming.take();
@@ -201,8 +204,8 @@ impl Connection {
                 Next::More => return Round::Drained,
                 // The value may take long: what was answered is sent before.
                 Next::Long { .. } if *reply_count > 0 => return Round::More,
-                Next::Long { key, len } => {
-                    self.begin_value(key, len).await;
+                Next::Long { head, len } => {
+                    self.begin_value(&head, len).await;
                     continue;
                 }
                 Next::Request(request) => self.reply(request).await,

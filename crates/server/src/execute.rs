@@ -155,7 +155,7 @@ fn run(
         Kind::Node => match spec.verb {
             Verb::ScidLag => scid::lag(shared, session, arguments),
             Verb::ScidMap => Ok(scid::map(shared)),
-            Verb::ScidSlots => slots(shared, arguments),
+            Verb::ScidSlots => slots(shared, arguments, session.stream.take()),
             Verb::ScidSync => scid::sync(shared, session, arguments),
             _ => scid::promote(shared),
         },

@@ -13,7 +13,7 @@ mod long;
 use bytes::{Buf, Bytes, BytesMut};
 use resp_rs::resp2::{self, Frame};
 
-use self::long::{Value, key_of_set};
+use self::long::{Value, head_of_value};
 
 /// The longest line of an inline request, as of Redis.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -31,7 +31,7 @@ pub(crate) struct RequestLimits {
     pub(crate) arguments: usize,
     pub(crate) argument_bytes: usize,
     pub(crate) bytes: usize,
-    /// The length from which on the value of a `SET` is asked about: it may stream.
+    /// The length from which on a value is asked about: it may stream.
     pub(crate) long_bytes: u64,
 }
 
@@ -41,9 +41,9 @@ pub(crate) enum Next {
     /// More bytes are needed.
     More,
     Request(Vec<Bytes>),
-    /// A long value of a `SET` begins. [`Incoming::hold`] or [`Incoming::take`] decides on it; until then this comes again.
+    /// A long value begins, after these arguments. [`Incoming::hold`] or [`Incoming::take`] decides on it; until then this comes again.
     Long {
-        key: Bytes,
+        head: Vec<Bytes>,
         len: u64,
     },
     /// A request was skipped, for this reason.
@@ -166,12 +166,12 @@ impl Incoming {
             let Ok(len) = u64::try_from(len) else {
                 return Err(Next::Broken("invalid bulk length"));
             };
-            let is_value = partial.count - partial.left == 2 && !partial.is_held;
-            if is_value && len >= limits.long_bytes && partial.refused.is_none() {
-                if let Some(key) = key_of_set(&self.buffer) {
-                    return Ok(Some(Next::Long { key, len }));
+            let is_long = len >= limits.long_bytes && partial.refused.is_none();
+            if is_long && !partial.is_held {
+                let place = partial.count - partial.left;
+                if let Some(head) = head_of_value(&self.buffer, place) {
+                    return Ok(Some(Next::Long { head, len }));
                 }
-                partial.is_held = true;
             }
             if partial.refused.is_none() {
                 partial.refused = exceeded(len, end, limits);

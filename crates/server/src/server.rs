@@ -14,7 +14,7 @@ use crate::http;
 use crate::node::{Node, NodeOptions};
 use crate::options::Options;
 use crate::place::Place;
-use crate::shards::commands::{Leftover, remove_leftover};
+use crate::shards::leftover::{Leftover, remove_leftover};
 use crate::shared::Shared;
 use crate::tls::Acceptor;
 

@@ -6,11 +6,13 @@
 //! owner    turns of writes and of changes       commands what a mover asks of a primary
 //! keys     the keys of a request                mover    changes of maps, and moves of slots
 //! copy     the entries of moving slots          peer     the primary of a shard, for a mover
+//! leftover the entries of slots that are gone
 //! ```
 
 pub(crate) mod commands;
 mod copy;
 pub(crate) mod keys;
+pub(crate) mod leftover;
 pub(crate) mod map;
 pub(crate) mod maps;
 mod mover;

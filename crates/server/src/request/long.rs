@@ -1,4 +1,4 @@
-//! The long value of a `SET`, which is taken out of its request while it comes.
+//! The long value of a `SET` or of a mover's `PUT`, which is taken out of its request while it comes.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -7,7 +7,8 @@ use super::{Incoming, header};
 /// A long value that comes, and what its request has besides.
 #[derive(Debug)]
 pub(super) struct Value {
-    key: Bytes,
+    /// The arguments before it, with the name of the command.
+    head: Vec<Bytes>,
     /// Bytes that are not taken yet.
     left: u64,
     /// Arguments after it.
@@ -35,8 +36,8 @@ impl Incoming {
         let Ok((len, end)) = header(&self.buffer, partial.at, b'$', "") else {
             return Bytes::new();
         };
-        let key = key_of_set(&self.buffer).unwrap_or_default();
-        self.value = Some(Value { key, left: len.unsigned_abs(), arguments: partial.left - 1 });
+        let head = head_of_value(&self.buffer, partial.count - partial.left).unwrap_or_default();
+        self.value = Some(Value { head, left: len.unsigned_abs(), arguments: partial.left - 1 });
         self.buffer.split_to(end).freeze()
     }
 
@@ -59,12 +60,14 @@ impl Incoming {
             return Err("expected the end of a value");
         }
         // The rest of the request, as if its value were empty.
-        let Value { key, arguments, .. } = value;
-        let mut request = BytesMut::new();
-        let head = format!("*{}\r\n$3\r\nSET\r\n${}\r\n", arguments + 3, key.len());
-        request.extend_from_slice(head.as_bytes());
-        request.extend_from_slice(&key);
-        request.extend_from_slice(b"\r\n$0\r\n\r\n");
+        let Value { head, arguments, .. } = value;
+        let count = head.len() as u64 + 1 + arguments;
+        let mut request = BytesMut::from(format!("*{count}\r\n").as_bytes());
+        for argument in head.iter().chain([&Bytes::new()]) {
+            request.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            request.extend_from_slice(argument);
+            request.extend_from_slice(b"\r\n");
+        }
         self.buffer.advance(2);
         request.extend_from_slice(&self.buffer);
         self.buffer = request;
@@ -72,14 +75,25 @@ impl Incoming {
     }
 }
 
-/// The key of a request that begins with `SET` and a key.
-pub(super) fn key_of_set(bytes: &[u8]) -> Option<Bytes> {
-    let (_, end) = header(bytes, 0, b'*', "").ok()?;
-    let (len, begin) = header(bytes, end, b'$', "").ok()?;
-    let end = begin + usize::try_from(len).ok()?;
-    let is_set = bytes.get(begin..end)?.eq_ignore_ascii_case(b"SET");
-    let (len, begin) = header(bytes, end + 2, b'$', "").ok().filter(|_| is_set)?;
-    bytes.get(begin..begin + usize::try_from(len).ok()?).map(Bytes::copy_from_slice)
+/// The arguments before the value of a request whose value is at `place`: `SET key`, or
+/// `SCID.SLOTS PUT attempt epoch partition expires key`.
+pub(super) fn head_of_value(bytes: &[u8], place: u64) -> Option<Vec<Bytes>> {
+    if !matches!(place, 2 | 7) {
+        return None;
+    }
+    let (_, mut end) = header(bytes, 0, b'*', "").ok()?;
+    let mut head = Vec::with_capacity(place as usize);
+    for _ in 0..place {
+        let (len, begin) = header(bytes, end, b'$', "").ok()?;
+        let argument = bytes.get(begin..begin + usize::try_from(len).ok()?)?;
+        head.push(Bytes::copy_from_slice(argument));
+        end = begin + argument.len() + 2;
+    }
+    let is_known = match place {
+        2 => head[0].eq_ignore_ascii_case(b"SET"),
+        _ => head[0].eq_ignore_ascii_case(b"SCID.SLOTS") && head[1].eq_ignore_ascii_case(b"PUT"),
+    };
+    is_known.then_some(head)
 }
 
 #[cfg(test)]
@@ -122,8 +136,8 @@ mod tests {
                     let Some((words, is_long, is_taken)) = found.clone().next() else { break };
                     match incoming.next(&limits) {
                         Next::More => break,
-                        Next::Long { key, len } => {
-                            assert!(*is_long && key == "k" && len == words[2].len() as u64);
+                        Next::Long { head, len } => {
+                            assert!(*is_long && head[1] == "k" && len == words[2].len() as u64);
                             match is_taken {
                                 true => drop(incoming.take()),
                                 false => incoming.hold(),
@@ -135,7 +149,7 @@ mod tests {
                         }
                         Next::Request(request) if *is_long && *is_taken => {
                             assert!(value == words[2] && request[2].is_empty());
-                            assert!(request[..2] == ["SET", "k"] && request[3..] == words[3..]);
+                            assert!(request[..2] == words[..2] && request[3..] == words[3..]);
                             value.clear();
                             found.next();
                         }

@@ -189,7 +189,7 @@ impl Connection {
             }
             match next {
                 Next::More => return true,
-                Next::Long { key, len } => self.begin_upload(&key, len).await,
+                Next::Long { head, len } => self.begin_upload(&head, len).await,
                 _ => {}
             }
         }
@@ -211,7 +211,9 @@ impl Connection {
     }
 
     /// Begins to send a long value, after all requests before it were answered.
-    async fn begin_upload(&mut self, key: &Bytes, len: u64) {
+    async fn begin_upload(&mut self, head: &[Bytes], len: u64) {
+        // A mover asks a primary, and no router.
+        let [_, key] = head else { return self.incoming.hold() };
         if !self.client.may_upload() {
             return self.incoming.hold();
         }

@@ -29,7 +29,7 @@ pub(crate) struct Greeted {
 }
 
 /// A reply that has come.
-pub(super) enum Arrived {
+pub(crate) enum Arrived {
     Whole(Bytes),
     /// The begin of a long one, and the number of bytes that it lacks.
     Begun(Bytes, usize),
@@ -91,7 +91,7 @@ impl Link {
     }
 
     /// The next reply, or the begin of one that is long and not all there.
-    pub(super) async fn next(&mut self) -> io::Result<Arrived> {
+    pub(crate) async fn next(&mut self) -> io::Result<Arrived> {
         loop {
             match self.scan.find(&self.incoming) {
                 Ok(Some(end)) => return Ok(Arrived::Whole(self.incoming.split_to(end).freeze())),
@@ -110,7 +110,7 @@ impl Link {
     }
 
     /// The next bytes of a long reply that has begun, up to `left`, from which their number is taken.
-    pub(super) async fn piece(&mut self, left: &mut usize) -> io::Result<Bytes> {
+    pub(crate) async fn piece(&mut self, left: &mut usize) -> io::Result<Bytes> {
         if self.incoming.is_empty() {
             self.incoming.reserve(PIECE_BYTES.min(*left));
             if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {

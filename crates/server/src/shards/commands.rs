@@ -8,6 +8,7 @@
 //! | `NOTE attempt slots` | old owner | keeps the slots, and notes from now on which keys change. Replies with the partitions |
 //! | `COPY attempt partition [after]` | old owner | a page of the slots: the key of the next page, whether the entries expire, keys and stored values |
 //! | `CHANGED attempt count` | old owner | keys that changed: how many are left, then partition, whether it expires, key, value or nil |
+//! | `FETCH attempt partition key` | old owner | the value of a key whose length came in its place, because it is long |
 //! | `PUT attempt epoch partition expires key value...` | new owner | writes entries as they are stored; an empty array of arguments is none |
 //! | `DROP attempt epoch partition key...` | new owner | deletes entries |
 //! | `GIVE attempt shard` | old owner | gives the slots up: from now on their keys are `MOVED` |
@@ -18,14 +19,13 @@
 //! Each takes the attempt of its mover, and is refused after one of a later attempt. Entries are as they are stored, with
 //! the time of their expiry.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use siltstone::{Durability, Partition};
+use siltstone::{Durability, LargeValueOptions, Partition, PartitionOptions};
 
 use super::owner::{Owner, PAGE_BYTES, PAGE_ENTRIES, newer_than, remove_page};
 use super::record::Record;
 use super::slots::SlotSet;
+use crate::blob::{Blob, LONG_BYTES, Stored};
 use crate::failure::{Failure, Patience};
 use crate::level::Token;
 use crate::node::{NOTES, Primary, Role};
@@ -34,7 +34,11 @@ use crate::shared::Shared;
 use crate::strings::integer;
 
 /// `SCID.SLOTS`, with its arguments.
-pub(crate) fn slots(shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failure> {
+pub(crate) fn slots(
+    shared: &Shared,
+    arguments: &[Bytes],
+    stream: Option<Stored>,
+) -> Result<Reply, Failure> {
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
     let Some(owner) = &primary.owner else {
@@ -50,10 +54,11 @@ pub(crate) fn slots(shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failu
         (b"CLEAR", [partition, after @ ..]) => call.clear(attempt, partition, after.first()),
         (b"NOTE", [slots]) => call.note(attempt, &set(slots)?),
         (b"COPY", [partition, after @ ..]) => call.copy(attempt, partition, after.first()),
+        (b"FETCH", [partition, key]) => call.fetch(attempt, partition, key),
         (b"CHANGED", [count]) => call.changed(attempt, number(count)? as usize),
         (b"PUT", [epoch, partition, expires, pairs @ ..]) => {
             call.check_expiry(partition, number(expires)? == 1)?;
-            call.put(attempt, number(epoch)?, partition, pairs)
+            call.put(attempt, number(epoch)?, partition, pairs, stream)
         }
         (b"DROP", [epoch, partition, keys @ ..]) => {
             call.drop(attempt, number(epoch)?, partition, keys)
@@ -99,6 +104,39 @@ fn text(text: &[u8]) -> Result<&str, Failure> {
 
 fn key(key: Option<Vec<u8>>) -> Reply {
     key.map_or(Reply::Nil, |key| Reply::Echo(key.into()))
+}
+
+/// The length of a value that does not go into a page, because it is long.
+fn long_value(partition: &Partition, key: &[u8]) -> Result<Option<u64>, Failure> {
+    if !partition.has_large_values() {
+        return Ok(None);
+    }
+    let stat = partition.stat_blob(key)?;
+    Ok(stat.map(|stat| stat.len).filter(|len| *len >= LONG_BYTES))
+}
+
+/// The partition for the long value of a `PUT`, by the arguments before the key. It gets large values if it has none: the value
+/// is as long in the old owner. `None` if the value is not to stream.
+pub(crate) fn importing(
+    shared: &Shared,
+    primary: &Primary,
+    arguments: &[Bytes],
+) -> Result<Option<Partition>, Failure> {
+    let [attempt, epoch, name, expires, _] = arguments else { return Ok(None) };
+    let Some(owner) = &primary.owner else { return Ok(None) };
+    let call = Call { shared, primary, owner };
+    call.check_epoch(number(epoch)?)?;
+    call.check_expiry(name, number(expires)? == 1)?;
+    call.import(number(attempt)?, |_| Ok(Reply::OK))?;
+    if number(expires)? == 1 {
+        return Ok(None);
+    }
+    let known = call.partition(name)?.filter(Partition::has_large_values);
+    if known.is_some() {
+        return Ok(known);
+    }
+    let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    Ok(Some(primary.db.partition_with(text(name)?, options)?))
 }
 
 /// A command of a mover.
@@ -238,8 +276,15 @@ impl Call<'_> {
         epoch: u64,
         name: &[u8],
         pairs: &[Bytes],
+        stream: Option<Stored>,
     ) -> Result<Reply, Failure> {
         self.check_epoch(epoch)?;
+        if stream.as_ref().is_some_and(|stream| stream.epoch != self.primary.epoch) {
+            // As for an epoch that is over.
+            return Err(Failure::error(
+                "another primary has taken the new owner over: try it again",
+            ));
+        }
         if !pairs.len().is_multiple_of(2) {
             return Err(Failure::SYNTAX);
         }
@@ -253,7 +298,12 @@ impl Call<'_> {
                 if !slots.has(&pair[0]) {
                     return Err(Failure::error("a key of a slot that is not importing"));
                 }
-                batch.of(&partition).put(&pair[0], &pair[1]);
+                if stream.is_none() {
+                    batch.of(&partition).put(&pair[0], &pair[1]);
+                }
+            }
+            if let Some(stream) = stream {
+                batch = batch.put_blob(stream.value);
             }
             batch.commit(Durability::Os)?;
             Ok(Reply::OK)
@@ -311,10 +361,13 @@ impl Call<'_> {
                 break;
             }
             if slots.has(cursor.key()) {
-                let value = cursor.value_slice()?;
+                let value = match long_value(&partition, cursor.key())? {
+                    Some(len) => Reply::count(len),
+                    None => Reply::Value(cursor.value_slice()?),
+                };
                 bytes += cursor.key().len() + value.len();
                 reply.push(Reply::Value(cursor.key_slice()));
-                reply.push(Reply::Value(value));
+                reply.push(value);
             }
             last = Some(cursor.key().to_vec());
             cursor.next()?;
@@ -323,18 +376,33 @@ impl Call<'_> {
         Ok(Reply::Array(reply))
     }
 
+    fn fetch(&self, attempt: u64, name: &[u8], key: &[u8]) -> Result<Reply, Failure> {
+        self.owner.noted(attempt)?;
+        let Some(partition) = self.partition(name)? else { return Ok(Reply::Nil) };
+        match Blob::open(&partition, key, 0)? {
+            Some(blob) => Ok(Reply::Blob(Box::new(blob))),
+            None => Ok(Reply::value(partition.get(key)?)),
+        }
+    }
+
     fn changed(&self, attempt: u64, most: usize) -> Result<Reply, Failure> {
         let mut reply = vec![Reply::Nil];
         let mut bytes = 0;
         for _ in 0..most {
             let Some((name, key)) = self.owner.take_changed(attempt)? else { break };
             let partition = self.partition(name.as_bytes())?;
-            let value = partition.map(|partition| partition.get(&key)).transpose()?.flatten();
-            bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
+            let value = match &partition {
+                None => Reply::Nil,
+                Some(partition) => match long_value(partition, &key)? {
+                    Some(len) => Reply::count(len),
+                    None => Reply::value(partition.get(&key)?),
+                },
+            };
+            bytes += key.len() + value.len();
             reply.push(Reply::text(&*name));
             reply.push(Reply::Integer(i64::from(self.shared.node.expires(&name))));
             reply.push(Reply::Echo(key));
-            reply.push(Reply::value(value));
+            reply.push(value);
             if bytes > PAGE_BYTES {
                 break;
             }
@@ -404,45 +472,4 @@ impl Call<'_> {
         self.owner.forget_changes();
         Ok(Reply::OK)
     }
-}
-
-/// Removes entries of slots that were given away, a page at a time, and returns whether there may be more. Blocks.
-pub(crate) fn remove_leftover(shared: &Shared, place: &mut Leftover) -> Result<bool, Failure> {
-    let role = shared.node.role();
-    let Role::Primary(primary) = &*role else { return Ok(false) };
-    let Some(owner) = &primary.owner else { return Ok(false) };
-    let turn = owner.turn(Patience::MayWait)?;
-    let record = turn.record();
-    if record.leftover.is_empty() {
-        return Ok(false);
-    }
-    if place.record.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &record)) {
-        let names = primary.db.partition_names().into_iter().filter(|name| name != NOTES);
-        *place = Leftover { record: Some(record.clone()), names: names.collect(), after: None };
-    }
-    let Some(name) = place.names.last() else {
-        drop(turn);
-        owner.change(record.attempt, |now| {
-            now.leftover = now.leftover.without(&record.leftover);
-            Ok(())
-        })?;
-        return Ok(true);
-    };
-    let partition = primary.partition(name, false)?;
-    place.after = match partition {
-        Some(it) => remove_page(&primary.db, &it, &record.leftover, place.after.as_deref())?,
-        None => None,
-    };
-    if place.after.is_none() {
-        place.names.pop();
-    }
-    Ok(true)
-}
-
-/// The place of a removal in the background.
-#[derive(Default)]
-pub(crate) struct Leftover {
-    record: Option<Arc<Record>>,
-    names: Vec<String>,
-    after: Option<Vec<u8>>,
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use resp_rs::resp2::Frame;
 
 use super::mover::{Moved, Mover};
-use super::peer::{Attempt, Peer, bulk, integer, items, strange};
+use super::peer::{Attempt, Passed, Peer, bulk, integer, items, strange};
 
 /// Changed keys in one question.
 const CHANGED_KEYS: usize = 1_000;
@@ -28,9 +28,21 @@ impl Copy<'_> {
             request.extend(after);
             let page = self.from.call(&request)?;
             let [next, expires, pairs @ ..] = items(&page)? else { return Err(strange(&page)) };
-            let pairs: Vec<&Bytes> = pairs.iter().map(bulk).collect::<Attempt<_>>()?;
+            let expires = integer(expires)?;
+            let mut short = Vec::with_capacity(pairs.len());
+            let mut long = Vec::new();
+            for pair in pairs.chunks(2) {
+                let [key, value] = pair else { return Err(strange(&page)) };
+                match value {
+                    Frame::Integer(_) => long.push(bulk(key)?),
+                    value => short.extend([bulk(key)?, bulk(value)?]),
+                }
+            }
             self.mover.step("put")?;
-            self.put(name, integer(expires)?, &pairs)?;
+            self.put(name, expires, &short)?;
+            for key in long {
+                self.long(name, expires, key)?;
+            }
             after = match next {
                 Frame::BulkString(key) => key.clone(),
                 other => return Err(strange(other)),
@@ -56,6 +68,26 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Copies a long value, a piece at a time. A key that is not there any more has changed.
+    fn long(&mut self, name: &Bytes, expires: i64, key: &Bytes) -> Attempt<()> {
+        self.mover.step("fetch")?;
+        let fetch = command("FETCH", &self.attempt, &[name, key]);
+        let mut head = command("PUT", &self.attempt, &[]);
+        head.extend([self.epoch.clone().into(), name.clone(), expires.to_string().into()]);
+        head.push(key.clone());
+        match self.from.pass_value(&fetch, &mut self.to, &head)? {
+            Passed::Long(bytes) => {
+                self.moved.entries += 1;
+                self.moved.bytes += bytes + key.len() as u64;
+                Ok(())
+            }
+            Passed::Whole(Frame::BulkString(Some(value))) => {
+                self.put(name, expires, &[key, &value])
+            }
+            Passed::Whole(_) => Ok(()),
+        }
+    }
+
     /// Copies keys that have changed, and returns how many are left.
     pub(super) fn changes(&mut self) -> Attempt<i64> {
         self.mover.step("changes")?;
@@ -71,6 +103,7 @@ impl Copy<'_> {
                 Frame::BulkString(Some(value)) => {
                     self.put(name, integer(expires)?, &[key, value])?;
                 }
+                Frame::Integer(_) => self.long(name, integer(expires)?, key)?,
                 _ => {
                     let mut request = command("DROP", &self.attempt, &[]);
                     request.extend([self.epoch.clone().into(), name.clone(), key.clone()]);

@@ -1,12 +1,14 @@
 //! [`Peer`]: the primary of a shard, for a mover, and the parts of its replies.
 
-use bytes::Bytes;
+use std::io;
+
+use bytes::{Bytes, BytesMut};
 use resp_rs::resp2::{Frame, parse_frame};
 use siltstone::{Error, ErrorKind};
 use tokio::runtime::Runtime;
 
 use super::map::ShardMap;
-use crate::route::link::Link;
+use crate::route::link::{Arrived, Link, encode};
 
 /// The outcome of a step of an attempt.
 pub(super) type Attempt<T> = Result<T, Stop>;
@@ -74,6 +76,14 @@ pub(super) fn line(frame: &Frame) -> String {
     }
 }
 
+/// A value that was asked for.
+pub(super) enum Passed {
+    /// It was long, and is at its place. Its bytes.
+    Long(u64),
+    /// It was not long, or is not there.
+    Whole(Frame),
+}
+
 /// The primary of a shard.
 pub(super) struct Peer<'a> {
     pub(super) runtime: &'a Runtime,
@@ -84,8 +94,63 @@ pub(super) struct Peer<'a> {
 impl Peer<'_> {
     pub(super) fn call<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Attempt<Frame> {
         let called = self.runtime.block_on(self.link.call(request));
+        self.frame(called)
+    }
+
+    /// Asks for a value. A long one goes to `to` while it comes, as the last argument of a request that begins with `head`.
+    pub(super) fn pass_value(
+        &mut self,
+        request: &[Bytes],
+        to: &mut Peer<'_>,
+        head: &[Bytes],
+    ) -> Attempt<Passed> {
+        let runtime = self.runtime;
+        let arrived = runtime.block_on(async {
+            let mut bytes = BytesMut::new();
+            encode(request, &mut bytes);
+            self.link.send(&bytes).await?;
+            self.link.next().await
+        });
+        let (mut piece, mut left) = match arrived {
+            Ok(Arrived::Begun(begin, left)) => (begin, left),
+            Ok(Arrived::Whole(reply)) => return self.frame(Ok(reply)).map(Passed::Whole),
+            Err(error) => return self.frame(Err(error)).map(Passed::Whole),
+        };
+        let mut bytes = BytesMut::new();
+        encode(head, &mut bytes);
+        // One argument more: the reply is it, with its length before it.
+        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let count = format!("*{}\r\n", head.len() + 1);
+        let begin = BytesMut::from(count.as_bytes());
+        let mut sent = 0;
+        to.send(&[&begin[..], &bytes[end..]].concat())?;
+        loop {
+            sent += piece.len() as u64;
+            to.send(&piece)?;
+            if left == 0 {
+                break;
+            }
+            let arrived = runtime.block_on(self.link.piece(&mut left));
+            piece = self.again(arrived)?;
+        }
+        let done = runtime.block_on(to.link.reply());
+        to.frame(done)?;
+        Ok(Passed::Long(sent))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Attempt<()> {
+        let sent = self.runtime.block_on(self.link.send(bytes));
+        self.again(sent)
+    }
+
+    /// A lost connection ends the attempt.
+    fn again<T>(&self, done: io::Result<T>) -> Attempt<T> {
+        done.map_err(|error| Stop::Again(format!("shard {}: {error}", self.shard)))
+    }
+
+    fn frame(&self, called: io::Result<Bytes>) -> Attempt<Frame> {
         let shard = &self.shard;
-        let reply = called.map_err(|error| Stop::Again(format!("shard {shard}: {error}")))?;
+        let reply = self.again(called)?;
         let parsed = parse_frame(reply);
         let (frame, _) = parsed.map_err(|error| Stop::Again(format!("shard {shard}: {error}")))?;
         let Frame::Error(text) = &frame else { return Ok(frame) };

@@ -3,17 +3,19 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use resp_rs::resp3::Frame;
-use server::{Cluster, ClusterOptions, Limits, Nodes, Options, Place, Role, Router, Server, Users};
+use server::{Cluster, ClusterOptions, Limits, Mover, MoverOptions, Nodes, Options, Place, Role};
+use server::{Router, Server, Users};
 use siltstone::Db;
 use testkit::Rng;
 
 use crate::client::{Client, encoded, options, text, until};
 use crate::pages::get;
-use crate::shards::service;
+use crate::shards::{maps, mover, service, slots};
 
 /// Limits that hold no long value in memory.
 pub(crate) fn small() -> Limits {
@@ -332,4 +334,46 @@ fn long_values_of_a_pipeline_over_shards_stream() {
     });
     let mut client = Client::at(service.router.address());
     converse(&mut client, ["foo", "bar"]);
+}
+
+/// The values are longer than what a request may hold, so they can move in pieces alone.
+#[test]
+fn long_values_move_with_their_slots() {
+    let service = service(|options| Options {
+        limits: Limits { streamed_bytes: 8 << 20, ..small() },
+        large_values: if options.shard.as_deref() == Some("b") {
+            vec!["default".to_owned()]
+        } else {
+            Vec::new()
+        },
+        ..options
+    });
+    let mut client = Client::at(service.router.address());
+    let [first, second] = [11, 12].map(|seed| long(seed, 5 << 20));
+    client.send(&[set("foo", &first, &[]), set("{foo}b", &first, &[])].concat());
+    assert!((0..2).all(|_| text(&client.receive().unwrap()) == "OK"));
+    assert_eq!(client.text("SET {foo}c small"), "OK");
+    // One of them changes after it was copied.
+    let address = service.router.address();
+    let map = service.folder.path().join("map");
+    let changed = second.clone();
+    let options = MoverOptions {
+        on_step: Arc::new(move |step| {
+            if step == "give" {
+                let mut other = Client::at(address);
+                other.send(&set("{foo}b", &changed, &[]));
+                assert_eq!(text(&other.receive().unwrap()), "OK");
+            }
+            Ok(())
+        }),
+        ..MoverOptions::default()
+    };
+    let moved = Mover::new(maps(&map), options).unwrap().move_slots(&slots("12182"), "a").unwrap();
+    assert!(moved.entries >= 4 && moved.bytes > 15 << 20, "{moved:?}");
+    assert!(bytes(Some(client.run("GET foo"))) == first);
+    assert!(bytes(Some(client.run("GET {foo}b"))) == second);
+    assert_eq!(client.text("GET {foo}c"), "small");
+    // And back, with both shards as they are.
+    mover(&map).move_slots(&slots("12182"), "b").unwrap();
+    assert!(bytes(Some(client.run("GET {foo}b"))) == second);
 }
