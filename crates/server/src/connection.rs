@@ -244,7 +244,9 @@ impl Connection {
     async fn reply(&mut self, request: Vec<Bytes>) -> Reply {
         let begun = self.shared.options.clock.now();
         let Some(session) = &mut self.session else { return lost() };
-        let (mut command, mut outcome) = match self.arrived.take() {
+        let arrived = self.arrived.take();
+        let is_stream = arrived.is_some();
+        let (mut command, mut outcome) = match arrived {
             Some(Ok(stored)) => {
                 session.stream = Some(stored);
                 (find(&request[0]), Err(Failure::MayWait))
@@ -255,7 +257,8 @@ impl Connection {
         if matches!(outcome, Err(Failure::MayWait | Failure::Fenced)) {
             let Some(session) = self.session.take() else { return lost() };
             let shared = self.shared.clone();
-            let done = spawn_blocking(move || elsewhere(&shared, session, &request, outcome));
+            let done =
+                spawn_blocking(move || elsewhere(&shared, session, &request, outcome, is_stream));
             let Ok((session, again, done)) = done.await else { return lost() };
             self.session = Some(session);
             command = again;
@@ -313,11 +316,14 @@ fn elsewhere(
     mut session: Box<Session>,
     request: &[Bytes],
     first: Result<Reply, Failure>,
+    is_stream: bool,
 ) -> (Box<Session>, Option<usize>, Result<Reply, Failure>) {
     let mut outcome = first;
     let mut command = None;
     if matches!(outcome, Err(Failure::MayWait)) {
         (command, outcome) = execute(shared, &mut session, request, Patience::MayWait);
+        // A command that was refused before it took the value leaves none to the next one.
+        session.stream = None;
     }
     let is_exec = command.is_some_and(|command| COMMANDS[command].verb == Verb::Exec);
     if matches!(outcome, Err(Failure::Fenced)) {
@@ -326,7 +332,8 @@ fn elsewhere(
         }
         // The successor may be anywhere in its begin, and then its address is not there yet.
         let _ = shared.node.follow();
-        if is_exec {
+        // Without its value it would be another request.
+        if is_exec || is_stream {
             return (session, command, Err(shared.node.read_only()));
         }
         (command, outcome) = execute(shared, &mut session, request, Patience::MayWait);

@@ -233,6 +233,19 @@ fn a_value_that_comes_over_a_promotion_is_refused() {
     assert!(reply.starts_with("-READONLY"), "{reply}");
     assert_eq!(client.text("PING"), "PONG");
     assert_eq!(Client::new(&reader).text("EXISTS a"), "0");
+    // The same between the value and the options after it.
+    let mut client = Client::new(&reader);
+    let request = set("a", &value, &["NX"]);
+    client.send(&request[..request.len() - 8]);
+    assert!(!Client::new(&server).text("SCID.PROMOTE").starts_with('-'));
+    assert!(Client::new(&reader).text("SET b 1").starts_with("-READONLY"));
+    client.send(&request[request.len() - 8..]);
+    assert!(text(&client.receive().unwrap()).starts_with("-READONLY"));
+    // Nothing of it is left for the next command.
+    assert!(!client.text("SCID.PROMOTE").starts_with('-'));
+    assert_eq!(client.text("SET c 1"), "OK");
+    assert_eq!(client.text("GET c"), "1");
+    assert_eq!(client.text("EXISTS a"), "0");
     reader.stop().unwrap();
     server.stop().unwrap();
 }
