@@ -3,6 +3,7 @@
 #                                   with two readers and a router of its own, and ends them all
 #        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
 #        service.sh --hop           measures redis-benchmark on the primary and through a router, in turns
+#        service.sh --large         measures the memory of a primary and a router for a value of 900 MB
 #
 # Runs redis-cli and redis-benchmark on the servers if they are here (package redis-tools), opens as many connections as the
 # limits of the system allow, up to 10,000, and measures the memory of one. --keep leaves the servers running until Ctrl-C.
@@ -19,7 +20,7 @@ fi
 
 source scripts/processes.sh
 
-start serve "$folder/db"
+start serve "$folder/db" --large-values default
 primary=$port
 primary_pid=$server
 start serve "$folder/db" --secondary
@@ -28,6 +29,7 @@ start serve "$folder/db" --secondary --http 127.0.0.1:0
 second=$port
 start route "127.0.0.1:$primary" "127.0.0.1:$first" "127.0.0.1:$second" --policy optimal
 router=$port
+router_pid=$server
 echo "a primary at port $primary, readers at $first and $second, a router at $router"
 
 expect() {
@@ -152,6 +154,52 @@ hop() {
     done | sort
 }
 
+large() {
+    python3 - "$primary" "$primary_pid" "$router" "$router_pid" <<'PYTHON'
+import os, socket, sys, time
+
+primary, primary_pid, router, router_pid = sys.argv[1:]
+PIECE = os.urandom(1 << 20)
+PIECES = 900_000_000 // len(PIECE)
+SIZE = PIECES * len(PIECE)
+
+def peaks():
+    for pid in (primary_pid, router_pid):
+        lines = open(f"/proc/{pid}/status").read().splitlines()
+        yield next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+def line(file, expected):
+    found = file.readline()
+    assert found == expected, found
+
+before = list(peaks())
+for name, port in (("primary", primary), ("router", router)):
+    client = socket.create_connection(("127.0.0.1", port))
+    replies = client.makefile("rb")
+    begun = time.monotonic()
+    client.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nv\r\n$%d\r\n" % SIZE)
+    for _ in range(PIECES):
+        client.sendall(PIECE)
+    client.sendall(b"\r\n")
+    line(replies, b"+OK\r\n")
+    put = time.monotonic() - begun
+    begun = time.monotonic()
+    client.sendall(b"*2\r\n$3\r\nGET\r\n$1\r\nv\r\n")
+    line(replies, b"$%d\r\n" % SIZE)
+    for _ in range(PIECES):
+        assert replies.read(len(PIECE)) == PIECE
+    line(replies, b"\r\n")
+    got = time.monotonic() - begun
+    more = [after - first for first, after in zip(before, peaks())]
+    print(f"{SIZE} bytes at the {name}: SET {SIZE / put / 1e6:.0f} MB/s, GET {SIZE / got / 1e6:.0f} MB/s; "
+          f"the most memory is {more[0]:.1f} MiB more in the primary, {more[1]:.1f} MiB more in the router")
+PYTHON
+}
+
+if [[ "$mode" == --large ]]; then
+    large
+    exit
+fi
 if [[ "$mode" == --hop ]]; then
     hop
     exit
