@@ -96,6 +96,12 @@ fn content(reading: &Reading) -> Content {
     for (key, value) in &content {
         assert_eq!(reading.get(key).unwrap().as_deref(), Some(value.as_slice()));
     }
+    // Also one that no key has.
+    for first in content.keys().filter_map(|key| key.first()).flat_map(|it| [*it, it ^ 0x80]) {
+        let found: Vec<_> = reading.prefix([first]).map(|entry| entry.unwrap().0).collect();
+        let expected = content.keys().filter(|key| key.starts_with(&[first]));
+        assert!(found.iter().map(|key| &key[..]).eq(expected.map(|key| &key[..])), "{first}");
+    }
     content
 }
 

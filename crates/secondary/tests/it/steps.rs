@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use lsm_core::ErrorKind;
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule};
 use lsm_core::hooks::Hooks;
-use lsm_core::options::{Durability, PartitionOptions};
+use lsm_core::options::{Durability, PartitionOptions, PrefixExtractor};
 use secondary::{Level, Target};
 use testkit::Rng;
 
@@ -76,7 +76,9 @@ fn look(follower: &Secondary) -> State {
 fn make_partitions(db: &Db) {
     for name in PARTITIONS {
         let hooks = Hooks::new().merge_operator(append());
-        db.partition_with(name, PartitionOptions::default(), Some(hooks)).unwrap();
+        let extractor = Some(PrefixExtractor::Fixed(1));
+        let options = PartitionOptions::new().prefix_extractor(extractor);
+        db.partition_with(name, options, Some(hooks)).unwrap();
     }
 }
 
