@@ -97,17 +97,20 @@ pub fn with_faults(variant: &Variant) -> Variant {
 }
 
 /// A run of a script with a fault.
-struct Run<'a> {
+struct Run {
     simulation: Simulation,
-    variant: &'a Variant,
+    variant: Variant,
     rng: Rng,
     surfaced: bool,
 }
 
-impl<'a> Run<'a> {
-    fn new(variant: &'a Variant, seed: u64) -> Run<'a> {
+impl Run {
+    fn new(variant: &Variant, seed: u64) -> Run {
         let mut rng = Rng::new(seed);
-        let simulation = Simulation::new(variant, MemFs::new(), WriteRecord::default(), rng.fork());
+        // A fault is met at the operation of the same number only if nothing is left of an earlier run.
+        let variant = if variant.resources.is_some() { variant.shared() } else { variant.clone() };
+        let record = WriteRecord::default();
+        let simulation = Simulation::new(&variant, MemFs::new(), record, rng.fork());
         simulation.fs.set_observer(Arc::new(|op: &FsOp| assert!(op.index < OPS_MOST, "no end")));
         Run { simulation, variant, rng, surfaced: false }
     }
@@ -122,7 +125,7 @@ impl<'a> Run<'a> {
         if self.simulation.prepare().is_err() {
             self.surfaced = true;
         }
-        let script = Writer::new(self.variant, &[], self.rng.fork()).script(STEPS);
+        let script = Writer::new(&self.variant, &[], self.rng.fork()).script(STEPS);
         let mut since_fault = 0;
         for (at, step) in script.iter().enumerate() {
             self.step(step, at)?;
@@ -193,7 +196,7 @@ impl<'a> Run<'a> {
         let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
         for outcome in outcomes {
             let left = self.simulation.mem.crash_clone(outcome, &mut || self.rng.next_u64());
-            let checked = check_goes_on(self.variant, &left, false).and_then(|seen| {
+            let checked = check_goes_on(&self.variant, &left, false).and_then(|seen| {
                 let record = self.simulation.record();
                 check_prefix(&record, &record.position(), &seen)
             });
@@ -226,7 +229,7 @@ impl<'a> Run<'a> {
             .map_err(context("closing and opening after healing"))?;
         self.check_seen(&observe(self.simulation.db())?)?;
         check_sound(self.simulation.db())?;
-        check_files(self.variant, &self.simulation.mem)
+        check_files(&self.variant, &self.simulation.mem)
     }
 
     /// Readers continue, writers get the error, and a cut leaves what was durable.
@@ -249,12 +252,22 @@ impl<'a> Run<'a> {
 /// Runs all faults of every second operation of one script. A mapped log and a written one take
 /// turns, so that both meet each kind of operation in the time of one.
 fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), String> {
+    run_some_faults(variant, seed, 2, count)
+}
+
+/// Runs all faults of every `step`th operation of one script.
+fn run_some_faults(
+    variant: &Variant,
+    seed: u64,
+    step: usize,
+    count: &AtomicU64,
+) -> Result<(), String> {
     let mut clean = Run::new(variant, seed);
     clean.simulation.fs.start_log();
     clean.script()?;
     let log = clean.simulation.fs.take_log();
     let first = usize::from(variant.options.wal_mapped);
-    for (at, op) in log.iter().enumerate().skip(first).step_by(2) {
+    for (at, op) in log.iter().enumerate().skip(first).step_by(step) {
         for action in actions(op) {
             for sticky in [false, true] {
                 let rule = FaultRule { at: FaultAt::Op(op.index), action, sticky };
@@ -299,7 +312,12 @@ fn run_fault(
         if !run.surfaced && harmless(log, at).is_none() && !is_made_up_for(&log[at], rule) {
             return Err("the fault was reported nowhere".to_owned());
         }
-        run.after(rule, &log[at])
+        run.after(rule, &log[at])?;
+        let resources = run.variant.resources.clone();
+        drop(run);
+        let Some(usage) = resources.map(|it| it.usage()) else { return Ok(()) };
+        let left = [usage.active_memtable_bytes, usage.sealed_memtable_bytes, usage.open_files];
+        if left == [0; 3] { Ok(()) } else { Err(format!("closed databases keep {usage:?}")) }
     })
 }
 
@@ -324,6 +342,20 @@ fn every_fault_of_an_encrypted_store_is_reported_and_the_store_recovers() {
     let count = count.load(Ordering::Relaxed);
     println!("{count} faults");
     assert!(count > 300 || std::env::var("VARIANT").is_ok(), "{count}");
+}
+
+/// The faults are those of one database of two that share resources: the other one, which writes, flushes and reads between
+/// the steps, meets none of them.
+#[test]
+fn every_fault_of_a_store_that_shares_resources_is_its_own() {
+    let count = AtomicU64::new(0);
+    for_each_variant(1, seed_or(13), |variant, rng| match variant.name {
+        "manifest" => run_some_faults(&with_faults(&variant.shared()), rng.next_u64(), 11, &count),
+        _ => Ok(()),
+    });
+    let count = count.load(Ordering::Relaxed);
+    println!("{count} faults");
+    assert!(count > 50 || std::env::var("VARIANT").is_ok(), "{count}");
 }
 
 #[test]
