@@ -60,6 +60,7 @@ def test_every_option_of_an_open_is_taken(tmp_path: Path) -> None:
         "log_retained_seconds": 60,
         "merge_operators": [],
         "compaction_filters": [],
+        "listeners": [],
         "resources": siltstone.Resources(),
     }
     assert set(options) == set(siltstone.OpenOptions.__annotations__), "each of them"
