@@ -42,6 +42,7 @@ mod hostile;
 mod kill;
 mod large;
 mod mapped;
+mod meet;
 mod memory;
 mod merge;
 mod metahive;

@@ -66,7 +66,12 @@ pub fn check_prefix(
     seen: &Seen,
 ) -> Result<(), String> {
     check_unlogged(record, position, &seen.unlogged)?;
-    let base = record.model.after(position.steps);
+    check_logged(&record.model, position, seen)
+}
+
+/// Checks the logged partitions alone.
+pub fn check_logged(model: &Model, position: &RecordPosition, seen: &Seen) -> Result<(), String> {
+    let base = model.after(position.steps);
     let mut candidates = vec![base];
     if let Some(step) = &position.in_flight {
         let mut with = candidates[0].clone();
