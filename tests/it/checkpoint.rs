@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use lsm_core::fs::{
+    CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, FsOp, MemFs, OpKind,
+};
 use lsm_core::hooks::{
     HookProvider, PendingHandle, StoreContext, StoreEdit, StoreFigures, StoreSection,
     StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
@@ -352,4 +354,30 @@ fn a_fault_at_any_operation_leaves_all_values_or_no_checkpoint() {
         let reached = (0..u64::MAX).take_while(|nth| run_with_fault(*nth, action)).count();
         assert!(reached > 30, "{reached} operations");
     }
+}
+
+/// An application that repeats a request calls twice with one folder.
+#[test]
+fn a_checkpoint_that_fails_leaves_the_files_of_another_one_in_its_folder() {
+    let fault = FaultFs::over_mem(MemFs::new());
+    let fs: Arc<dyn Fs> = Arc::new(fault.clone());
+    let shelf = TestValueStore::default();
+    let db = open(&fs, "/db", &shelf).unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    for n in 0..300_u32 {
+        p.put(n.to_be_bytes(), [1; 50]).unwrap();
+    }
+    let first = Mutex::new(true);
+    let again = db.clone();
+    fault.set_observer(Arc::new(move |op: &FsOp| {
+        let is_first = op.kind == OpKind::Link && std::mem::take(&mut *first.lock().unwrap());
+        if is_first {
+            again.checkpoint(COPY).unwrap();
+        }
+    }));
+    let error = db.checkpoint(COPY).unwrap_err();
+    fault.clear_observer();
+    assert!(error.to_string().contains(COPY), "{error}");
+    let copy = open(&fs, COPY, &shelf).unwrap();
+    assert_eq!(read(&copy.open_partition("p").unwrap()), read(&p));
 }

@@ -137,7 +137,10 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
     p.reallocate(..).unwrap();
     let moved = super::value_store(&db).moved_bytes;
     assert!(reclaimed > 0 && moved > reclaimed, "{reclaimed} and {moved} bytes moved");
-    // Sealed files are linked, the file of the stream is copied.
+    // Sealed files are linked, the file that is still appended to is copied, and the stream is in neither.
+    script.put(32, 900);
+    p.flush().unwrap();
+    script.all_durable();
     let mut open = p.put_stream([31], None).unwrap();
     open.write_all(&[1; 1000]).unwrap();
     db.checkpoint("/copy").unwrap();

@@ -15,6 +15,7 @@
 //!    it was linked or copied.
 //! 3. When it fails, its files are removed, the manifest first.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use super::handle::Db;
 use super::log::SegmentRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{Fs, copy, link_or_copy};
+use crate::fs::{Fs, Placed, copy, link_or_copy};
 use crate::hooks::NamedChunk;
 use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
@@ -129,11 +130,27 @@ fn link_tables(
 ) -> Result<()> {
     for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
         let file = table.meta.file_name();
-        // Noted before the link: a failed copy leaves a part of the file.
-        made.push(file.path(dir));
-        link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
+        place(made, file.path(dir), |to| link_or_copy(fs, &file.path(from), to, None))?;
     }
     Ok(())
+}
+
+/// Makes one file of the checkpoint, and notes it in `made`.
+fn place(
+    made: &mut Vec<PathBuf>,
+    to: PathBuf,
+    make: impl FnOnce(&Path) -> Result<Placed>,
+) -> Result<()> {
+    let placed = make(&to);
+    // A failed copy leaves a part of the file. A name that is taken is of another call with the same folder, which may
+    // succeed.
+    let is_taken = placed.as_ref().is_err_and(|error| {
+        error.io_source().is_some_and(|it| it.kind() == io::ErrorKind::AlreadyExists)
+    });
+    if !is_taken {
+        made.push(to);
+    }
+    placed.map(drop)
 }
 
 fn write_manifest(
@@ -196,14 +213,11 @@ fn link_chunks(
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         for NamedChunk { id, end, is_open } in chunks {
-            let to = id.path(dir);
-            made.push(to.clone());
-            // A link would share the later appends to a file that is still written to.
-            if is_open {
-                copy(fs, &id.path(from), &to, Some(end))?;
-            } else {
-                link_or_copy(fs, &id.path(from), &to, Some(end))?;
-            }
+            place(made, id.path(dir), |to| match is_open {
+                // A link would share the later appends to a file that is still written to.
+                true => copy(fs, &id.path(from), to, Some(end)).map(|()| Placed::Copied),
+                false => link_or_copy(fs, &id.path(from), to, Some(end)),
+            })?;
         }
     }
     Ok(())
