@@ -115,3 +115,20 @@ fn a_streamed_value_of_another_database_is_refused() {
     assert_eq!(pending_bytes(&films), before);
     other.close().unwrap();
 }
+
+/// A refused commit discards the value, and a range of the transaction may outlive it.
+#[test]
+fn a_streamed_value_of_a_refused_commit_is_gone_and_not_damaged() {
+    let fs = MemFs::new();
+    let (db, films) = scene(&fs);
+    let mut transaction = db.transaction();
+    transaction.get(&films, "0").unwrap();
+    transaction.put_blob(film(&films, "1", 1));
+    let mut range = transaction.iter(&films);
+    films.put("0", "another write").unwrap();
+    assert_eq!(transaction.commit(Durability::Os).unwrap_err().kind(), ErrorKind::Conflict);
+    films.reclaim().unwrap();
+    let error = range.next().expect("it has the own write").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FileGone, "{error}");
+    assert!(films.get("1").unwrap().is_none());
+}

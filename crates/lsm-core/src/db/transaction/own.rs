@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::db::Partition;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -47,8 +47,8 @@ impl OwnWrite {
     }
 }
 
-/// A value that is in its store. Ranges and savepoints share it with the own writes. If the last of them is dropped
-/// before a commit, the value is discarded.
+/// A value that is in its store. Ranges and savepoints share it with the own writes. The value is discarded if the last
+/// of them is dropped before a commit, or if the commit is refused.
 pub(super) struct OwnPending {
     handle: Vec<u8>,
     /// Until the commit takes it.
@@ -67,7 +67,15 @@ impl OwnPending {
 
     fn read(&self, partition: &Arc<PartitionState>, key: &[u8]) -> Result<Slice> {
         let store = partition.store().expect("only its store made the handle");
-        let read = store.read(&self.handle);
+        let read = store.read(&self.handle).map_err(|error| {
+            // No snapshot keeps the value once a commit has taken it, and no file is damaged if it goes.
+            if error.is_corruption() && self.pending.lock().is_none() {
+                let message =
+                    "the streamed value may be gone: its transaction has ended; read the key again";
+                return Error::because(ErrorKind::FileGone, message, error);
+            }
+            error
+        });
         Ok(read.map_err(|error| error.at_key(key).in_partition(&partition.name))?.into())
     }
 }
