@@ -70,7 +70,7 @@ impl Db {
     /// Returns the counters and sizes of the database and of each partition.
     ///
     /// # Cost
-    /// A look at each partition and its levels, and at each shard of the cache, at most 64.
+    /// A look at each partition and its levels, at each chunk file, and at each shard of the cache, at most 64.
     ///
     /// # Examples
     /// ```

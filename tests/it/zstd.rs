@@ -76,6 +76,8 @@ fn a_build_without_zstd_names_the_feature_the_file_and_the_partition() {
     let mut transaction = db.transaction();
     transaction.put(&documents, key(1), "new");
     refused(transaction.commit(Os), "documents", "compression");
+    plain.export(.., "/plain").unwrap();
+    refused(documents.ingest("/plain"), "documents", "compression");
     // Set to another one, it takes writes until its tables have to be merged.
     let lz4 = documents.options().compression(Compression::Lz4);
     db.partition_with("documents", lz4).unwrap();
@@ -87,6 +89,7 @@ fn a_build_without_zstd_names_the_feature_the_file_and_the_partition() {
     refused(large.get("long"), "large", ".chunk");
     refused(large.put("other", long_value()), "large", DIR);
     refused(large.put("other", "short"), "large", "compression");
+    refused(large.put_stream("film", None), "large", "compression");
     // Nothing of it was taken for damage.
     assert_eq!(db.health().damage, None);
     let zstd = PartitionOptions::new().compression(Compression::Zstd);

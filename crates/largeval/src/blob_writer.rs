@@ -51,8 +51,7 @@ impl BlobWriter {
             partition: partition.clone(),
             shared: store.0.clone(),
             key: key.to_vec(),
-            // A key that the partition does not take is reported now, not after the last byte of a
-            // film.
+            // What the partition does not take is reported now, not after the last byte of a film.
             stored_key: partition.stored_key(key)?,
             expected,
             value: WrittenValue::Buffered(Vec::new()),

@@ -272,8 +272,10 @@ impl Partition {
     /// The form in which `key` is stored.
     ///
     /// # Errors
-    /// A limit that it exceeds, or an ending that the partition reserves.
+    /// A limit that it exceeds, or an ending that the partition reserves; [`ErrorKind::Unsupported`] if the partition
+    /// takes no writes, since this build lacks its compression.
     pub fn stored_key(&self, key: &[u8]) -> Result<Vec<u8>> {
+        self.state().check_codec()?;
         check_key(key)?;
         stored_key(self.state(), key)
     }

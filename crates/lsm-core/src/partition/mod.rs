@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedOperator, AttachedStore, PartitionHooks, Rules};
 use crate::memtable::{Memtable, SharedOperator, SlabPool};
+use crate::options::{CompactionStyle, PartitionOptions};
 use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
@@ -65,12 +66,19 @@ pub struct PartitionState {
     doubtful: AtomicBool,
     /// A sync of the store has failed since the open.
     failed_sync: AtomicBool,
-    /// Its compression is not built in, as the version of the view says.
+    /// See [`lacks_codec`]: of the version of the view.
     lacks_codec: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
     /// The work list of the database; it has an entry for everything that the view holds.
     work: Arc<WorkList>,
+}
+
+/// Returns `true` if a compaction of this partition would need a compression that this build lacks. Tables of level 0
+/// are not compressed, and those of FIFO stay there.
+fn lacks_codec(version: &PartitionVersion) -> bool {
+    let PartitionOptions { compression, compaction_style, .. } = &*version.options;
+    !compression.is_built_in() && *compaction_style == CompactionStyle::Leveled
 }
 
 impl PartitionState {
@@ -114,7 +122,7 @@ impl PartitionState {
         if hooks.store.is_some() {
             work.note_store(version.id);
         }
-        let lacks_codec = !version.options.compression.is_built_in();
+        let lacks_codec = lacks_codec(version);
         let operator = view.active.operator().clone();
         if let Some(attached) = &hooks.operator {
             operator.get_or_init(|| attached.clone());
@@ -263,8 +271,7 @@ impl PartitionState {
         let view = view.with_expiry(self.hooks.load().hiding());
         // Before the view is visible: invariant 2 of the work list.
         self.work.note(self.id, &view, self.logged);
-        let is_built_in = view.version.options.compression.is_built_in();
-        self.lacks_codec.store(!is_built_in, Ordering::Release);
+        self.lacks_codec.store(lacks_codec(&view.version), Ordering::Release);
         self.view.store(Arc::new(view));
     }
 

@@ -71,6 +71,7 @@ impl<'a> Arrival<'a> {
         // The work is entered before this check: a close that comes later waits for it.
         db.check_open()?;
         partition.check_live()?;
+        partition.check_codec()?;
         Ok(arrival)
     }
 
