@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use largeval::{BlobReader, BlobRef, BlobStat, ChunkInfo, Parallelism, Space};
+use largeval::{BlobReader, BlobRef, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
@@ -168,8 +168,8 @@ impl Partition {
         largeval::put_stream(&self.0, key.as_ref(), len).map(BlobWriter)
     }
 
-    /// Returns whether values at or above a threshold go to chunk files:
-    /// [`PartitionOptions::large_values`](crate::PartitionOptions::large_values). Without them a value is held in memory as a whole.
+    /// Returns whether values may lie in a store apart from the tables. A partition keeps its store, also when large
+    /// values are turned off: see [`Partition::large_value_options`].
     ///
     /// # Examples
     /// ```
@@ -181,6 +181,24 @@ impl Partition {
     /// ```
     pub fn has_large_values(&self) -> bool {
         self.0.value_store().is_some()
+    }
+
+    /// Returns the present options of large values; `None` if the partition has no chunk files. If they are
+    /// [off](LargeValueOptions::is_on), [`Partition::put_stream`] holds a value in memory as a whole.
+    ///
+    /// # Examples
+    /// ```
+    /// # use siltstone::{LargeValueOptions, PartitionOptions};
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let media = PartitionOptions::new().large_values(LargeValueOptions::default());
+    /// let media = db.partition_with("media", media)?;
+    /// assert!(media.large_value_options().is_some_and(|options| options.is_on()));
+    /// db.partition_with("media", PartitionOptions::new().large_values(LargeValueOptions::off()))?;
+    /// assert!(media.large_value_options().is_some_and(|options| !options.is_on()));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn large_value_options(&self) -> Option<LargeValueOptions> {
+        largeval::store_of(&self.0).map(|store| store.options())
     }
 
     /// Opens the value of `key` for reading in parts. Each part is verified before it is returned. The

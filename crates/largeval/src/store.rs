@@ -105,6 +105,11 @@ impl ValueStoreFactory for LargeValues {
 pub struct LargeStore(pub(crate) Arc<Shared>);
 
 impl LargeStore {
+    /// The present options.
+    pub fn options(&self) -> LargeValueOptions {
+        self.0.options()
+    }
+
     /// Writes a value; returns its stored length, too.
     fn write(&self, key: &[u8], value: &[u8]) -> Result<(PendingHandle, u64)> {
         let block = self.0.begin(key, Some(value.len() as u64))?;

@@ -69,7 +69,7 @@ fn streamed(
         Keys::Of(spec, &request[1..]).check(&owner.record())?;
     }
     let partition = primary.partition(&session.partition, false)?;
-    let partition = partition.filter(Partition::has_large_values);
+    let partition = partition.filter(stores_apart);
     let expires = shared.expiry_of(&session.partition).is_some();
     let Some(partition) = partition.filter(|_| session.queue.is_none() && !expires) else {
         return Ok(None);
@@ -94,6 +94,11 @@ fn moved(
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
     let partition = importing(shared, primary, &head[2..])?;
     Ok(partition.map(|partition| (partition, primary.epoch)))
+}
+
+/// Returns whether a long value goes to a chunk file.
+fn stores_apart(partition: &Partition) -> bool {
+    partition.large_value_options().is_some_and(|options| options.is_on())
 }
 
 /// The failure of a thread that panicked, which is a bug.

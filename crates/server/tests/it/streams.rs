@@ -10,7 +10,7 @@ use bytes::Bytes;
 use resp_rs::resp3::Frame;
 use server::{Cluster, ClusterOptions, Limits, Mover, MoverOptions, Nodes, Options, Place, Role};
 use server::{Router, Server, Users};
-use siltstone::Db;
+use siltstone::{Db, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
 
 use crate::client::{Client, encoded, options, text, until};
@@ -163,6 +163,11 @@ fn long_values_have_limits_and_the_connection_goes_on() {
     let limits = Limits { streamed_bytes: 4 << 20, ..small() };
     let users = Users::parse("alice secret write=*\nbob secret read=*\n").unwrap();
     let options = Options { users, ..large(limits) };
+    let db = Db::open(folder.path()).unwrap();
+    for values in [LargeValueOptions::default(), LargeValueOptions::off()] {
+        db.partition_with("off", PartitionOptions::new().large_values(values)).unwrap();
+    }
+    db.close().unwrap();
     let server = Server::start(Place::folder(folder.path()), Role::Primary, options).unwrap();
     let mut client = Client::new(&server);
     let value = long(4, 5 << 20);
@@ -187,11 +192,13 @@ fn long_values_have_limits_and_the_connection_goes_on() {
     assert!(text(&client.receive().unwrap()).starts_with("-LIMIT an argument has"));
     assert!(client.text("EXEC").starts_with("-EXECABORT"));
     assert!(bytes(Some(client.run("GET a"))) == value[..1 << 20]);
-    // As in a partition without large values.
-    assert_eq!(client.text("SELECT other"), "OK");
-    client.send(&set("a", &value[..3 << 20], &[]));
-    assert!(text(&client.receive().unwrap()).starts_with("-LIMIT an argument has"));
-    assert_eq!(client.text("GET a"), "nil");
+    // As in a partition without large values, or where they are turned off.
+    for partition in ["other", "off"] {
+        assert_eq!(client.text(&format!("SELECT {partition}")), "OK");
+        client.send(&set("a", &value[..3 << 20], &[]));
+        assert!(text(&client.receive().unwrap()).starts_with("-LIMIT an argument has"));
+        assert_eq!(client.text("GET a"), "nil");
+    }
     server.stop().unwrap();
 }
 
