@@ -29,7 +29,7 @@ impl Fs for Answering {
         self.mem.open_read(path)
     }
 
-    fn folder_state(&self, _dir: &Path) -> Result<FolderState> {
+    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderState> {
         Ok(self.state)
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use storage::Result;
 use storage::fs::names::{self, FileKind, FileName};
 use storage::fs::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, LockGuard, MapMode, SharedWords,
+    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    SharedWords,
 };
 
 use crate::file::{EncryptedFile, FileFront, seal_whole};
@@ -199,8 +200,12 @@ impl Fs for EncryptedFs {
         self.inner.machine_run()
     }
 
-    fn folder_state(&self, dir: &Path) -> Result<FolderState> {
-        self.inner.folder_state(dir)
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+        self.inner.folder_state(dir, wanted)
+    }
+
+    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
+        self.inner.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {

@@ -61,6 +61,8 @@ pub(crate) struct Bucket {
     pub(crate) patience: Duration,
     /// Encrypts what goes to the store, if there are keys.
     pub(crate) seal: Option<Arc<dyn ObjectSeal>>,
+    /// Calls are made one after the other, by the thread of the caller.
+    pub(crate) is_stepped: bool,
     /// A leaf. Shared by the clones.
     failures: Arc<Mutex<StoreFailures>>,
     /// All patience ends at this time, in nanoseconds of the timer. No other value depends on it.
@@ -70,7 +72,8 @@ pub(crate) struct Bucket {
 impl Bucket {
     pub(crate) fn new(store: Arc<dyn Store>, timer: Arc<dyn Timer>, patience: Duration) -> Bucket {
         let ends_at = Arc::new(AtomicU64::new(u64::MAX));
-        Bucket { store, timer, patience, seal: None, failures: Arc::default(), ends_at }
+        let failures = Arc::default();
+        Bucket { store, timer, patience, seal: None, is_stepped: false, failures, ends_at }
     }
 
     /// The same bucket, for calls whose failures are not those of the others.
@@ -220,6 +223,26 @@ impl Bucket {
         self.attempt("get", name, || self.store.get(name))
     }
 
+    /// Gets objects, all at once.
+    pub(crate) fn get_each(&self, names: &[String]) -> Vec<Result<Option<Vec<u8>>>> {
+        if self.is_stepped || names.len() == 1 {
+            return names.iter().map(|name| self.get(name)).collect();
+        }
+        std::thread::scope(|scope| {
+            let gets = names.iter().map(|name| {
+                let thread = std::thread::Builder::new().name("siltstone-get".to_owned());
+                // Without a thread this one makes the call.
+                thread.spawn_scoped(scope, move || self.get(name)).map_err(|_| name)
+            });
+            let gets: Vec<_> = gets.collect();
+            let got = gets.into_iter().map(|get| match get {
+                Ok(get) => get.join().unwrap_or_else(|_| Err(panicked())),
+                Err(name) => self.get(name),
+            });
+            got.collect()
+        })
+    }
+
     pub(crate) fn get_range(&self, name: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
         let stored = self.sealed_range(range.clone());
         let found =
@@ -227,7 +250,15 @@ impl Bucket {
         found.map(|found| self.unsealed_range(name, range, found)).transpose()
     }
 
+    /// Lists the objects in `dir`, without those of puts that were not finished.
     pub(crate) fn list(&self, dir: &str) -> Result<ObjectListing> {
+        let mut listed = self.list_all(dir)?;
+        listed.objects.retain(|entry| unfinished_target(&entry.name).is_none());
+        Ok(listed)
+    }
+
+    /// Lists everything in `dir`.
+    pub(crate) fn list_all(&self, dir: &str) -> Result<ObjectListing> {
         let listing = self.attempt("list", dir, || self.store.list(dir))?;
         Ok(self.unsealed_lengths(listing))
     }
@@ -273,6 +304,15 @@ impl Bucket {
     }
 }
 
+/// The name that a put would have given to the object `name`; `None` for a whole object. On HDFS a put writes the
+/// file `.NAME.tmp.NUMBER`, and renames it. That of a dead process stays.
+pub(crate) fn unfinished_target(name: &str) -> Option<String> {
+    let (dir, file) = name.rsplit_once('/')?;
+    let (target, number) = file.strip_prefix('.')?.rsplit_once(".tmp.")?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| format!("{dir}/{target}"))
+}
+
 fn panicked() -> Error {
-    Error::new(ErrorKind::Internal, "a probe of the store panicked")
+    Error::new(ErrorKind::Internal, "a call of the store panicked")
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use siltstone::Result;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, unfinished_target};
 use crate::format::{CLAIM_BYTES, FOLDER_OBJECTS, base_name, number_of_journal};
 use crate::journal::{Boundary, journal_object};
 use crate::lease::BucketLease;
@@ -134,7 +134,7 @@ impl Collector {
         let name = format!("probe/{:016x}", self.bucket.timer.random());
         let own = self.bucket.timer.now();
         self.bucket.put(&name, b"time")?;
-        let probes = self.bucket.list("probe")?.objects;
+        let probes = self.bucket.list_all("probe")?.objects;
         let store = probes.iter().find(|it| it.name == name).map(|it| it.modified);
         let store = store.unwrap_or_default();
         self.bucket.delete(&name)?;
@@ -201,9 +201,11 @@ impl Collector {
             if begin >= first || begin + FOLDER_OBJECTS <= rounds.swept {
                 continue;
             }
-            for entry in self.bucket.list(&folder)?.objects {
-                let number = number_of_journal(&entry.name);
-                if number.is_some_and(|it| it < first) && entry.len > CLAIM_BYTES {
+            for entry in self.bucket.list_all(&folder)?.objects {
+                let target = unfinished_target(&entry.name);
+                let number = number_of_journal(target.as_deref().unwrap_or(&entry.name));
+                let is_claim = target.is_none() && entry.len <= CLAIM_BYTES;
+                if number.is_some_and(|it| it < first) && !is_claim {
                     self.delete(rounds, &entry.name)?;
                 }
             }
@@ -222,7 +224,7 @@ impl Collector {
     ) -> Result<()> {
         let found = rounds.orphans.as_ref().map(|(found, _)| *found);
         if found.is_none_or(|found| moment.since(found) >= self.retention.max(self.grace)) {
-            let orphans = self.find_orphans(base)?;
+            let orphans = self.find_orphans(base, moment.store)?;
             rounds.orphans = Some((moment, orphans));
         }
         let Some((found, orphans)) = &mut rounds.orphans else { return Ok(()) };
@@ -240,22 +242,31 @@ impl Collector {
         Ok(())
     }
 
-    fn find_orphans(&self, base: u64) -> Result<Vec<String>> {
+    fn find_orphans(&self, base: u64, now: Duration) -> Result<Vec<String>> {
         let mut orphans = Vec::new();
         for kind in ["table", "part"] {
             for folder in self.bucket.list(kind)?.folders {
-                orphans.extend(self.bucket.list(&folder)?.objects);
+                orphans.extend(self.bucket.list_all(&folder)?.objects);
             }
         }
         // After the listing.
         self.check_last_writer()?;
         let needed = self.shipper.needed();
-        let orphans = orphans.into_iter().map(|entry| entry.name).filter(|name| {
-            let claimant = claimant_of(name);
+        orphans.retain(|entry| {
+            let target = unfinished_target(&entry.name);
+            let claimant = claimant_of(target.as_deref().unwrap_or(&entry.name));
             let is_fenced = claimant.is_some_and(|it| self.shipper.is_long_fenced(it, base));
-            is_fenced && !needed.contains(name.as_str())
+            is_fenced && !needed.contains(entry.name.as_str())
         });
-        Ok(orphans.collect())
+        // A put of one of these takes a moment. If it goes on all the same, it fails and is made again.
+        let age = PROBE_AGE.max(self.grace);
+        for dir in ["base", "boundary", "lease", "takeover"] {
+            let listed = self.bucket.list_all(dir)?.objects.into_iter();
+            orphans.extend(listed.filter(|entry| {
+                unfinished_target(&entry.name).is_some() && now.saturating_sub(entry.modified) > age
+            }));
+        }
+        Ok(orphans.into_iter().map(|entry| entry.name).collect())
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::error::{Error, Result};
+use lsm_core::error::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
 
 use crate::format::{JournalObject, journal_name};
@@ -220,6 +220,15 @@ pub(crate) struct FencedWriter {
     pub(crate) number: u64,
 }
 
+/// A file that was deleted.
+#[derive(Clone)]
+pub(crate) struct RemovedFile {
+    pub(crate) name: String,
+    /// The journal object that has deleted it, or the base that lacks it.
+    pub(crate) number: u64,
+    pub(crate) file: Arc<RwLock<FileBytes>>,
+}
+
 /// The files of a database as of a journal object.
 #[derive(Clone, Default)]
 pub(crate) struct Folder {
@@ -241,8 +250,8 @@ pub(crate) struct Folder {
     pub(crate) dropped: Vec<DroppedObject>,
     /// In the order of their claims.
     pub(crate) fenced: Vec<FencedWriter>,
-    /// Files that were deleted, for a reader which asks for them: some may be open.
-    pub(crate) removed: Option<Vec<Arc<RwLock<FileBytes>>>>,
+    /// Files that were deleted, for a reader which asks for them: some may be open, or held.
+    pub(crate) removed: Option<Vec<RemovedFile>>,
 }
 
 impl Folder {
@@ -269,7 +278,8 @@ impl Folder {
             let gone = old.into_iter().filter(|(name, file)| {
                 !self.files.get(name).is_some_and(|kept| Arc::ptr_eq(kept, file))
             });
-            removed.extend(gone.map(|(_, file)| file));
+            let number = newer.number;
+            removed.extend(gone.map(|(name, file)| RemovedFile { name, number, file }));
         }
         (self.number, self.writer, self.ack) = (newer.number, newer.writer, newer.ack);
         (self.lease, self.wait) = (newer.lease, newer.wait);
@@ -287,6 +297,18 @@ impl Folder {
     pub(crate) fn has_all_of(&self, earlier: &Folder) -> bool {
         let mut files = earlier.files.iter();
         files.all(|(name, file)| self.file(name).is_some_and(|now| Arc::ptr_eq(now, file)))
+    }
+
+    /// Returns an error if these are files of a database whose folder was claimed, and not opened since: its log and
+    /// its manifest come with the recovery.
+    pub(crate) fn check_opened(&self) -> Result<()> {
+        let has_manifest = self.files.keys().any(|name| name.ends_with(".manifest"));
+        if has_manifest || self.files.is_empty() {
+            return Ok(());
+        }
+        let message = "the folder of this database was claimed, and has not been opened since: the bucket lacks its log\n  \
+                       open it there by Remote::primary; or delete the objects, and lose it if the folder is lost";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
     /// The names of all objects that the files name.
@@ -374,7 +396,9 @@ impl Folder {
                 let dropped =
                     pieces.into_iter().map(|it| DroppedObject { number, object: it.object });
                 self.dropped.extend(dropped);
-                self.removed.iter_mut().for_each(|removed| removed.push(file.clone()));
+                if let Some(removed) = &mut self.removed {
+                    removed.push(RemovedFile { name: name.to_owned(), number, file });
+                }
             }
             StoredChange::Append { .. }
             | StoredChange::Piece { .. }

@@ -117,17 +117,15 @@ impl ShippingFs {
     fn note_arrived(&self, path: &Path, name: String, class: FileClass) -> Result<()> {
         let file = self.inner.open_read(path)?;
         let len = file.len()?;
-        let create = StoredChange::Create { name: name.clone() };
         match class {
             FileClass::Log => {
                 let mut bytes = vec![0; len as usize];
                 file.read_at(0, &mut bytes)?;
-                self.note(create);
-                self.note(StoredChange::Append { name, offset: 0, bytes });
+                self.shipper.note_whole(&name, bytes);
             }
             FileClass::Table | FileClass::Chunk => {
                 let piece = self.shipper.put_range("table", &name, 0..len, &*file)?;
-                self.note(create);
+                self.note(StoredChange::Create { name: name.clone() });
                 self.note(StoredChange::Piece { name, piece });
             }
         }
@@ -191,9 +189,8 @@ impl Fs for ShippingFs {
         if self.shipper.has(&name) || !self.inner.put_if_absent(path, content)? {
             return Ok(false);
         }
-        self.note(StoredChange::Create { name: name.clone() });
-        self.note(StoredChange::Append { name, offset: 0, bytes: content.to_vec() });
-        self.ship(path, self.shipper.noted())?;
+        let mark = self.shipper.note_whole(&name, content.to_vec());
+        self.ship(path, mark)?;
         Ok(true)
     }
 

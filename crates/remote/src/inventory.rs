@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use siltstone::{Error, ErrorKind, Result, VerifyOptions, VerifyReport};
 
-use crate::bucket::{Bucket, Put};
+use crate::bucket::{Bucket, Put, unfinished_target};
 use crate::collect::claimant_of;
 use crate::folder::{FencedWriter, Folder};
 use crate::format::{
@@ -115,7 +115,7 @@ impl BucketReport {
 
 /// All objects below `dir`.
 fn list_all(bucket: &Bucket, dir: &str) -> Result<Vec<ObjectEntry>> {
-    let listed = bucket.list(dir)?;
+    let listed = bucket.list_all(dir)?;
     let mut all = listed.objects;
     for folder in listed.folders {
         all.extend(list_all(bucket, &folder)?);
@@ -222,9 +222,14 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
         }
     }
     for dir in ["boundary", "lease", "takeover"] {
-        bucket.list(dir)?.objects.iter().for_each(|entry| status.live.add(entry));
+        for entry in bucket.list_all(dir)?.objects {
+            match unfinished_target(&entry.name) {
+                None => status.live.add(&entry),
+                Some(_) => status.garbage.add(&entry),
+            }
+        }
     }
-    bucket.list("probe")?.objects.iter().for_each(|entry| status.garbage.add(entry));
+    bucket.list_all("probe")?.objects.iter().for_each(|entry| status.garbage.add(entry));
     Ok(status)
 }
 

@@ -40,6 +40,9 @@ const BOUNDARY_MAGIC: [u8; 8] = *b"SILTBNDY";
 /// Objects that are read before a look at the boundary: they are in memory.
 const BATCH_OBJECTS: usize = 64;
 const BATCH_BYTES: usize = 16 << 20;
+/// Objects that are asked for at once: at first, and at most.
+const AT_ONCE_MIN: usize = 2;
+const AT_ONCE_MAX: usize = 8;
 /// Attempts to read a state, while its journal is deleted each time before it is read.
 const LOADS_MAX: u32 = 20;
 
@@ -204,23 +207,45 @@ impl ObjectBatch {
     pub(crate) fn read(bucket: &Bucket, from: u64, until: u64) -> Result<ObjectBatch> {
         let mut batch = ObjectBatch { objects: Vec::new(), is_last: false };
         let mut bytes = 0;
+        let mut longest = 0;
         let mut number = from;
+        // The object after the one that is asked for saves a turn: a look ends with one that is missing.
+        let mut at_once = if bucket.is_stepped { 1 } else { AT_ONCE_MIN };
         while number < until && batch.objects.len() < BATCH_OBJECTS && bytes < BATCH_BYTES {
-            let Some(found) = bucket.get(&journal_name(number))? else {
-                batch.is_last = true;
-                return Ok(batch);
-            };
-            bytes += found.len();
-            let object = JournalObject::decode(number, &found);
-            let is_damaged = object.is_err();
-            batch.objects.push(object);
-            if is_damaged {
-                return Ok(batch);
+            let numbers = number..until.min(number.saturating_add(at_once as u64));
+            let names: Vec<String> = numbers.map(journal_name).collect();
+            for got in bucket.get_each(&names) {
+                let Some(found) = got? else {
+                    batch.is_last = true;
+                    return Ok(batch);
+                };
+                bytes += found.len();
+                longest = longest.max(found.len());
+                let object = JournalObject::decode(number, &found);
+                let is_damaged = object.is_err();
+                batch.objects.push(object);
+                if is_damaged {
+                    return Ok(batch);
+                }
+                number += 1;
             }
-            number += 1;
+            if !bucket.is_stepped {
+                // All of them are in memory.
+                let fitting = (BATCH_BYTES / longest.max(1)).max(1);
+                at_once = (at_once * 2).min(AT_ONCE_MAX).min(fitting);
+            }
         }
         batch.is_last = number >= until;
         Ok(batch)
+    }
+
+    /// Returns `true` if all objects are changes of `writer`. They count without a look at the boundary: a writer puts
+    /// the same bytes under a number, whenever a put takes effect. An object of another one may be a claim that has
+    /// slept, under a freed number.
+    pub(crate) fn is_of(&self, writer: u128) -> bool {
+        self.objects
+            .iter()
+            .all(|it| it.as_ref().is_ok_and(|it| it.claimant == writer && !it.is_claim))
     }
 
     /// Takes the objects in, after the look.

@@ -23,6 +23,10 @@ impl NotedChange {
         }
     }
 
+    pub(crate) fn is_creation(&self) -> bool {
+        matches!(self, NotedChange::Whole(StoredChange::Create { .. }))
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         match self {
             NotedChange::Whole(StoredChange::Append { bytes, .. }) => bytes.len(),

@@ -5,8 +5,8 @@
 //! load      the newest base, and the journal after it (journal.rs)
 //! decide    new; own: a marker in the folder names the last claimant; another's: only a takeover goes on
 //! claim     an empty object under the next free number: the writer before it can put nothing more
-//! fit       own: what the journal lacks is noted, and is the first that is shipped; but ends of logs and
-//!           manifests wait for the recovery, if the bucket has a state of the database
+//! fit       own: what the journal lacks is noted, and is the first that is shipped; but logs and manifests
+//!           wait for the recovery, also those of a database that was never shipped
 //!           taken over, or own after a power cut: the folder is made as the journal says
 //! mark      the folder names its claimant
 //! wait      no writer before holds a read lease any more (read_lease.rs): only then anything is put
@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs, LockGuard, RESTORING};
-use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
@@ -41,7 +40,7 @@ use crate::read_lease::{named_lease, wait_for_leases};
 use crate::record::lost_end;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
-use crate::shipper::{Shipper, written_end};
+use crate::shipper::Shipper;
 use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
 use markers::{FIRST, MARKER_PREFIX};
@@ -132,11 +131,10 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     folder.drop_tails();
     wait_for_leases(&bucket, claimed, folder.wait);
     folder.take_in(&claim)?;
-    let is_begun = folder.files.keys().any(|name| name.ends_with(".manifest"));
     let of_disk = (local.fs.clone(), local.dir.clone());
     let shipper = Arc::new(Shipper::new(bucket, claimant, remote.ack, of_disk, folder, absent));
     lost.iter().for_each(|number| shipper.note_lost(*number));
-    local.ship(&shipper, changes.unwrap_or_default(), is_begun)?;
+    local.ship(&shipper, changes.unwrap_or_default())?;
     shipper.ship_through(shipper.noted())?;
     Ok(ClaimedFolder { shipper, cache, lock })
 }
@@ -303,7 +301,7 @@ impl LocalFolder {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         if takes_over {
-            return Ok(());
+            return folder.check_opened();
         }
         let number = folder.number;
         let message = match markers.is_empty() {
@@ -378,12 +376,11 @@ impl LocalFolder {
     /// Notes what the journal lacks.
     ///
     /// Only the recovery decides which commits of a log count: not those in the torn end that a power cut leaves, nor
-    /// those after a frame whose large value is lost. So ends of logs and manifests are put only with the state that
-    /// the next open of the database recovers. Until then the bucket keeps the state that it has, if it has one.
-    fn ship(&self, shipper: &Shipper, extension: Extension, is_begun: bool) -> Result<()> {
+    /// those after a frame whose large value is lost. So logs and manifests are put only with the state that the next
+    /// open of the database recovers. Until then the bucket keeps the state that it has, or has no database.
+    fn ship(&self, shipper: &Shipper, extension: Extension) -> Result<()> {
         for (name, class, _) in extension {
-            let is_state = name.ends_with(".wal") || name.ends_with(".manifest");
-            if is_begun && is_state {
+            if name.ends_with(".wal") || name.ends_with(".manifest") {
                 shipper.defer(name);
                 continue;
             }
@@ -396,20 +393,10 @@ impl LocalFolder {
             let from = known.unwrap_or(0);
             match class {
                 FileClass::Log => {
-                    // Readers believe each byte of a log in the bucket. The torn end that a power cut leaves is
-                    // no commit, and the recovery of this folder ends the log before it, too.
-                    let sound = match name.ends_with(".wal") {
-                        true => sound_end(&*file, &self.path(&name))?,
-                        false => None,
-                    };
-                    // Zeros at the end are those of a preallocated segment, or of a frame: both are there when
-                    // the file is extended to its length.
-                    let end = written_end(&*file, from, len.min(sound.unwrap_or(len)))?;
-                    let mut bytes = vec![0; (end - from) as usize];
+                    let mut bytes = vec![0; (len - from) as usize];
                     file.read_at(from, &mut bytes)?;
-                    let append = StoredChange::Append { name: name.clone(), offset: from, bytes };
+                    let append = StoredChange::Append { name, offset: from, bytes };
                     shipper.note(NotedChange::Whole(append));
-                    shipper.note(NotedChange::Whole(StoredChange::Extend { name, len }));
                 }
                 FileClass::Table | FileClass::Chunk => {
                     // A killed process may have left them unsynced.

@@ -5,23 +5,27 @@
 //! 1. Changes are taken in in their order, those of a journal object under one lock: the folder is a prefix of
 //!    the history, and a name is there before a manifest names it.
 //! 2. A look at the journal ends with an answer that no further object exists, which was asked for after the look
-//!    began, and then with a boundary below that object: it was not deleted.
+//!    began, and then with a boundary below that object: it was not deleted. A look for those who want no present
+//!    state may end without the boundary. Then it takes in changes of the writer that is known, and nothing else.
 //! 3. If the next objects were deleted, the folder becomes that of the newest base and the journal after it. A file
 //!    that goes on keeps its bytes for those that have it open.
+//! 4. A table or chunk file opens by its name as long as a [`NameHold`] of a state with it lives, and the lease names
+//!    its objects.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, LockGuard};
+use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldNames, LockGuard};
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Builder, Db, Error, Result};
 
 use crate::background::BackgroundThread;
 use crate::bucket::Bucket;
 use crate::cache::{CacheFigures, ObjectCache};
-use crate::folder::{FileBytes, Folder};
+use crate::folder::{FileBytes, FileClass, Folder, RemovedFile, class_of};
 use crate::journal::{Boundary, ObjectBatch, load};
 use crate::lease::BucketLease;
 use crate::remote_file::{RemoteFile, Renewal};
@@ -30,6 +34,8 @@ use crate::settings::{Ack, Settings};
 
 /// The time between two looks for a base after the end of the journal.
 const BASE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// The time between two looks at the boundary, for those who want no present state.
+const BOUNDARY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The path of the folder, in the file system of a reader.
 const DIR: &str = "/remote";
 
@@ -51,7 +57,73 @@ struct ReaderState {
     /// Held over a look at the journal, and over a renewal: one thread asks, and the others get its answer.
     turn: Mutex<ReaderTurn>,
     /// A leaf.
-    folder: Mutex<Folder>,
+    folder: Mutex<ReaderFolder>,
+}
+
+/// The folder, and what views of earlier states need.
+#[derive(Default)]
+struct ReaderFolder {
+    folder: Folder,
+    /// The journal objects whose states are held, and how often.
+    holds: BTreeMap<u64, usize>,
+    /// Tables and chunk files that were deleted, and that a held state has.
+    held: Vec<RemovedFile>,
+}
+
+impl ReaderFolder {
+    fn new(folder: Folder) -> ReaderFolder {
+        ReaderFolder { folder, ..ReaderFolder::default() }
+    }
+
+    /// The file of a name, also of one that was deleted and is held.
+    fn file(&self, name: &str) -> Option<&Arc<RwLock<FileBytes>>> {
+        let known = self.folder.file(name);
+        known.or_else(|| self.held.iter().rev().find(|it| it.name == name).map(|it| &it.file))
+    }
+
+    /// Takes over the files that the folder has lost. Returns those that are open or held.
+    fn take_removed(&mut self) -> Vec<Weak<RwLock<FileBytes>>> {
+        self.folder.dropped.clear();
+        self.folder.fenced.clear();
+        let removed = self.folder.removed.as_mut().map(std::mem::take).unwrap_or_default();
+        let mut needed = Vec::new();
+        for removed in removed {
+            let is_held = self.holds_before(removed.number)
+                && matches!(class_of(&removed.name), Some(FileClass::Table | FileClass::Chunk));
+            if is_held || Arc::strong_count(&removed.file) > 1 {
+                needed.push(Arc::downgrade(&removed.file));
+            }
+            if is_held {
+                self.held.push(removed);
+            }
+        }
+        needed
+    }
+
+    /// Returns `true` if a state before the journal object `number` is held.
+    fn holds_before(&self, number: u64) -> bool {
+        self.holds.range(..number).next().is_some()
+    }
+}
+
+/// Holds the tables and chunk files of a state.
+struct NameHold {
+    state: Arc<ReaderState>,
+    number: u64,
+}
+
+impl Drop for NameHold {
+    fn drop(&mut self) {
+        let mut folder = self.state.folder.lock();
+        if let Some(holds) = folder.holds.get_mut(&self.number) {
+            *holds -= 1;
+            if *holds == 0 {
+                folder.holds.remove(&self.number);
+            }
+        }
+        let held = std::mem::take(&mut folder.held);
+        folder.held = held.into_iter().filter(|it| folder.holds_before(it.number)).collect();
+    }
 }
 
 struct LeaseOptions {
@@ -61,12 +133,14 @@ struct LeaseOptions {
 
 struct ReaderTurn {
     boundary: Boundary,
-    /// Files that are deleted, and may be open.
+    /// Files that are deleted, and may be open or held.
     removed: Vec<Weak<RwLock<FileBytes>>>,
     /// By the own timer.
     renewed: Duration,
     /// The last look for a newer base, too.
     looked: Duration,
+    /// The last look at the boundary, too.
+    checked: Duration,
 }
 
 /// The thread that renews a lease. The lease is given up after its end.
@@ -87,26 +161,37 @@ impl Drop for KeptLease {
 
 impl ReaderState {
     fn number(&self) -> u64 {
-        self.folder.lock().number
+        self.folder.lock().folder.number
     }
 
-    /// Takes in what is new in the journal.
-    fn refresh(&self) -> Result<()> {
+    fn writer(&self) -> u128 {
+        self.folder.lock().folder.writer
+    }
+
+    /// Takes in what is new in the journal. Returns `true` if that is all which was stored before the call:
+    /// `wants_all` asks for that.
+    fn refresh(&self, wants_all: bool) -> Result<bool> {
         if self.is_fixed {
-            return Ok(());
+            return Ok(true);
         }
         let mut turn = self.turn.lock();
-        loop {
+        let has_all = loop {
             let from = self.number() + 1;
             let batch = ObjectBatch::read(&self.bucket, from, u64::MAX)?;
-            if turn.boundary.has_freed(&self.bucket, from)? {
-                self.reload(&mut turn)?;
-                continue;
+            let now = self.bucket.timer.now();
+            let is_due = now.saturating_sub(turn.checked) >= BOUNDARY_LOOK_INTERVAL;
+            let is_checked = wants_all || is_due || !batch.is_of(self.writer());
+            if is_checked {
+                turn.checked = now;
+                if turn.boundary.has_freed(&self.bucket, from)? {
+                    self.reload(&mut turn)?;
+                    continue;
+                }
             }
             let is_last = batch.is_last;
             let mut folder = self.folder.lock();
-            let taken_in = batch.take_in(&mut folder);
-            turn.note_removed(&mut folder);
+            let taken_in = batch.take_in(&mut folder.folder);
+            turn.removed.extend(folder.take_removed());
             drop(folder);
             taken_in?;
             if !is_last {
@@ -116,9 +201,10 @@ impl ReaderState {
                 self.reload(&mut turn)?;
                 continue;
             }
-            break;
-        }
-        self.renew_if_due(&mut turn)
+            break is_checked;
+        };
+        self.renew_if_due(&mut turn)?;
+        Ok(has_all)
     }
 
     /// Looks now and then for a base after the end of the journal: then the object that is missing there is lost. The
@@ -138,8 +224,8 @@ impl ReaderState {
         let (folder, boundary) = load(&self.bucket)?;
         turn.boundary = boundary;
         let mut old = self.folder.lock();
-        old.go_on_as(folder);
-        turn.note_removed(&mut old);
+        old.folder.go_on_as(folder);
+        turn.removed.extend(old.take_removed());
         drop(old);
         self.renew(turn)
     }
@@ -169,22 +255,14 @@ impl ReaderState {
 
 impl Renewal for ReaderState {
     fn renew(&self) -> Result<()> {
-        self.refresh()
+        self.refresh(true).map(drop)
     }
 }
 
 impl ReaderTurn {
     fn new(boundary: Boundary, looked: Duration) -> ReaderTurn {
-        ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO, looked }
-    }
-
-    /// Notes the files that `folder` has lost.
-    fn note_removed(&mut self, folder: &mut Folder) {
-        folder.dropped.clear();
-        folder.fenced.clear();
-        let removed = folder.removed.as_mut().map(std::mem::take).unwrap_or_default();
-        let open = removed.iter().filter(|file| Arc::strong_count(file) > 1);
-        self.removed.extend(open.map(Arc::downgrade));
+        let (removed, renewed) = Default::default();
+        ReaderTurn { boundary, removed, renewed, looked, checked: looked }
     }
 }
 
@@ -202,7 +280,7 @@ impl RemoteReader {
             lease: remote.lease.map(|interval| LeaseOptions { id, interval }),
             is_fixed: false,
             turn: Mutex::new(turn),
-            folder: Mutex::new(folder),
+            folder: Mutex::new(ReaderFolder::new(folder)),
         });
         // Before the put: a lease is given up also if a later call fails, or the put itself after its effect.
         let mut held = remote.lease.map(|_| KeptLease { thread: None, state: state.clone() });
@@ -217,7 +295,7 @@ impl RemoteReader {
         }
         let held = held.map(Arc::new);
         // A boundary that was put before the lease is seen now.
-        state.refresh()?;
+        state.refresh(true)?;
         Ok(RemoteReader { state, _lease: held })
     }
 
@@ -233,7 +311,7 @@ impl RemoteReader {
             lease: None,
             is_fixed: true,
             turn: Mutex::new(turn),
-            folder: Mutex::new(folder),
+            folder: Mutex::new(ReaderFolder::new(folder)),
         });
         RemoteReader { state, _lease: None }
     }
@@ -262,9 +340,9 @@ impl RemoteReader {
     /// Those of the store; corruption of an object. The folder then has all objects before the damaged one, and nothing of it.
     ///
     /// # Cost
-    /// A GET for each new object, one that finds none, and one for the boundary of deletion.
+    /// A GET for each new object, one or two that find none, and one for the boundary of deletion.
     pub fn refresh(&self) -> Result<()> {
-        self.state.refresh()
+        self.state.refresh(true).map(drop)
     }
 
     /// Puts the lease as of now. A thread does that every [`Remote::lease`](crate::Remote::lease).
@@ -337,7 +415,7 @@ impl Fs for RemoteReader {
 
     fn list(&self, _dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         let folder = self.state.folder.lock();
-        let files = folder.files.iter().filter(|(name, _)| name.starts_with(prefix));
+        let files = folder.folder.files.iter().filter(|(name, _)| name.starts_with(prefix));
         Ok(files
             .map(|(name, file)| DirEntry { name: name.clone(), len: file.read().len })
             .collect())
@@ -367,12 +445,19 @@ impl Fs for RemoteReader {
         Ok(0)
     }
 
-    fn folder_state(&self, _dir: &Path) -> Result<FolderState> {
-        self.refresh()?;
-        Ok(match self.state.folder.lock().ack {
-            Ack::Stored => FolderState::Current,
-            // Commits are acknowledged that the bucket does not have.
-            Ack::Local => FolderState::Settled,
+    fn folder_state(&self, _dir: &Path, wanted: FolderState) -> Result<FolderState> {
+        let has_all = self.state.refresh(wanted == FolderState::Current)?;
+        Ok(match self.state.folder.lock().folder.ack {
+            Ack::Stored if has_all => FolderState::Current,
+            // Under `Ack::Local` commits are acknowledged that the bucket does not have.
+            Ack::Stored | Ack::Local => FolderState::Settled,
         })
+    }
+
+    fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
+        let mut folder = self.state.folder.lock();
+        let number = folder.folder.number;
+        *folder.holds.entry(number).or_default() += 1;
+        Some(Arc::new(NameHold { state: self.state.clone(), number }))
     }
 }

@@ -255,7 +255,8 @@ impl Remote {
     }
 
     /// Claims the database for the folder `path`, which may have a database already if the bucket has none. The
-    /// writer before is fenced.
+    /// writer before is fenced. Tables and chunk files are in the bucket when this returns; what only the log has comes
+    /// with the open of the database, which decides what of it counts.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another folder was the last one: see [`Remote::take_over`].
@@ -276,7 +277,8 @@ impl Remote {
     /// thread brings them: see [`Remote::restore_rate`].
     ///
     /// # Errors
-    /// As [`Remote::primary`], but for the first.
+    /// As [`Remote::primary`], but for the first; [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) also if the bucket has tables, and
+    /// the folder that has put them has not opened its database yet.
     ///
     /// # Cost
     /// As [`Remote::primary`].

@@ -72,6 +72,7 @@ impl Settings {
     pub(crate) fn bucket(&self) -> Bucket {
         let mut bucket = Bucket::new(self.store.clone(), self.timer.clone(), self.patience);
         bucket.seal.clone_from(&self.seal);
+        bucket.is_stepped = self.is_stepped;
         bucket
     }
 }

@@ -206,6 +206,14 @@ impl Shipper {
         self.state.lock().note(change)
     }
 
+    /// Notes a file that came with all its bytes. Its creation and they are in one object: no reader sees a part.
+    pub(crate) fn note_whole(&self, name: &str, bytes: Vec<u8>) -> u64 {
+        let mut state = self.state.lock();
+        state.note(NotedChange::Whole(StoredChange::Create { name: name.to_owned() }));
+        let append = StoredChange::Append { name: name.to_owned(), offset: 0, bytes };
+        state.note(NotedChange::Whole(append))
+    }
+
     /// Notes the deletion of a file, if the folder has it. Returns `false` if it has not.
     pub(crate) fn note_deletion(&self, name: &str, path: PathBuf, fs: &Arc<dyn Fs>) -> bool {
         let mut state = self.state.lock();
@@ -352,7 +360,8 @@ impl Shipper {
         let number = state.folder.number + 1;
         let mut taken = Vec::new();
         let mut bytes = 0;
-        while bytes < OBJECT_BYTES_MAX
+        // A file is not created in one object and filled in the next.
+        while (bytes < OBJECT_BYTES_MAX || taken.last().is_some_and(NotedChange::is_creation))
             && let Some(change) = state.pending.pop_front()
         {
             bytes += change.bytes();
@@ -464,22 +473,6 @@ fn read_range(name: &str, file: &dyn File, offset: u64, buf: &mut [u8]) -> Resul
         return Err(Error::corruption(PathBuf::from(name), offset, what));
     }
     Ok(())
-}
-
-/// The end of the bytes of a file that are not zeros at its end, at most `end`.
-pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> {
-    let mut end = end.min(file.len()?).max(begin);
-    let mut block = vec![0; 64 << 10];
-    while end > begin {
-        let from = end.saturating_sub(block.len() as u64).max(begin);
-        let part = &mut block[..(end - from) as usize];
-        file.read_at(from, part)?;
-        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
-            return Ok(from + last as u64 + 1);
-        }
-        end = from;
-    }
-    Ok(begin)
 }
 
 mod appends;

@@ -192,7 +192,7 @@ fn catch_up_with_due(shared: &ThreadShared, follower: &Follower, clock: &dyn Clo
         }
         // It returns a panic as an error. A panic would end the thread, and no one would notice
         // that the partitions are not followed any more.
-        let synced = follower.sync(SyncExtent::Only(followed.id()));
+        let synced = follower.sync_arrived(SyncExtent::Only(followed.id()));
         // A logged partition that has not reached its goal waits for an unfinished commit.
         let is_logged = followed.is_logged() && !follower.follows_tables_only();
         let is_reached = is_logged || goal.is_none_or(|goal| followed.has_reached(&goal));

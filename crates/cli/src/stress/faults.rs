@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone::fs::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, LockGuard, MapMode, MappedBytes,
-    SharedWords,
+    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    MappedBytes, SharedWords,
 };
 use siltstone::{Error, Result};
 use testkit::rng::mix64;
@@ -149,8 +149,12 @@ impl Fs for FaultyDisk {
         self.inner.machine_run()
     }
 
-    fn folder_state(&self, dir: &Path) -> Result<FolderState> {
-        self.inner.folder_state(dir)
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+        self.inner.folder_state(dir, wanted)
+    }
+
+    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
+        self.inner.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {

@@ -41,6 +41,8 @@ impl SyncExtent<'_> {
 pub enum SyncReach {
     /// All.
     Committed,
+    /// Those that have come to a storage which is far away, by fewer calls of it.
+    Arrived,
     /// The durable ones, as far as the log attests them.
     Durable,
 }

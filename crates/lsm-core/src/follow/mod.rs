@@ -201,6 +201,15 @@ impl Follower {
         self.inner.sync(extent, SyncReach::Committed)
     }
 
+    /// As [`Follower::sync`], with what has come to this machine. A storage that is far away is asked once, and may
+    /// lack the newest commits.
+    ///
+    /// # Errors
+    /// As [`Follower::sync`].
+    pub fn sync_arrived(&self, extent: SyncExtent<'_>) -> Result<SyncResult> {
+        self.inner.sync(extent, SyncReach::Arrived)
+    }
+
     /// As [`Follower::sync`], for durable commits only: if a follower is only synced this way, a
     /// crash cannot undo what it shows.
     ///

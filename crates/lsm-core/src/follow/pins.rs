@@ -1,20 +1,36 @@
 //! [`Pins`]: the versions of the database that a secondary's views still read.
 //!
 //! Each view holds an [`EditPin`] of the manifest edit of its version. The lease names the oldest
-//! one.
+//! one. Where the file system holds names, the pins of an edit hold those that it found with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::fs::HeldNames;
 use crate::types::Process;
+
+/// The views of an edit.
+struct PinnedEdit {
+    views: usize,
+    /// Of the round that has pinned the edit first: it has all files of the version.
+    _names: Option<HeldNames>,
+}
+
+#[derive(Default)]
+struct PinState {
+    /// The edits that views hold.
+    by_edit: BTreeMap<u64, PinnedEdit>,
+    /// The names of the present round.
+    names: Option<HeldNames>,
+}
 
 /// The edits that views hold, and the number of views of each.
 pub(super) struct Pins {
     /// No other one takes the lock.
     process: Process,
-    held: Mutex<BTreeMap<u64, usize>>,
+    held: Mutex<PinState>,
 }
 
 /// Holds the version of an edit.
@@ -30,16 +46,27 @@ impl Default for Pins {
 }
 
 impl Pins {
+    /// Begins a round: what it pins first holds `names`.
+    pub(super) fn begin_round(&self, names: Option<HeldNames>) {
+        let before = std::mem::replace(&mut self.held.lock().names, names);
+        // Not under the lock: the file system takes its own.
+        drop(before);
+    }
+
     /// Holds the version of `edit`.
     pub(super) fn pin(self: &Arc<Self>, edit: u64) -> EditPin {
-        *self.held.lock().entry(edit).or_default() += 1;
+        let mut held = self.held.lock();
+        let names = held.names.clone();
+        let pinned = held.by_edit.entry(edit).or_insert(PinnedEdit { views: 0, _names: names });
+        pinned.views += 1;
+        drop(held);
         EditPin { pins: self.clone(), edit }
     }
 
     /// The oldest edit after `lost` that is held.
     pub(super) fn oldest_after(&self, lost: u64) -> Option<u64> {
         let held = self.held.lock();
-        held.range(lost.saturating_add(1)..).next().map(|(edit, _)| *edit)
+        held.by_edit.range(lost.saturating_add(1)..).next().map(|(edit, _)| *edit)
     }
 }
 
@@ -56,12 +83,11 @@ impl Drop for EditPin {
             return;
         }
         let mut held = self.pins.held.lock();
-        if let Some(views) = held.get_mut(&self.edit) {
-            *views -= 1;
-            if *views == 0 {
-                held.remove(&self.edit);
-            }
-        }
+        let Some(pinned) = held.by_edit.get_mut(&self.edit) else { return };
+        pinned.views -= 1;
+        let gone = if pinned.views == 0 { held.by_edit.remove(&self.edit) } else { None };
+        drop(held);
+        drop(gone);
     }
 }
 
@@ -83,5 +109,21 @@ mod tests {
         assert_eq!(pins.oldest_after(7), None, "its lease was taken away");
         drop(new);
         assert_eq!(pins.oldest_after(0), None);
+    }
+
+    #[test]
+    fn an_edit_holds_the_names_of_its_first_round_until_its_last_view_is_gone() {
+        let pins = Arc::new(Pins::default());
+        let first: HeldNames = Arc::new(1);
+        let names = Arc::downgrade(&first);
+        pins.begin_round(Some(first));
+        let old = pins.pin(3);
+        pins.begin_round(Some(Arc::new(2)));
+        let again = pins.pin(3);
+        pins.begin_round(None);
+        drop(old);
+        assert!(names.upgrade().is_some());
+        drop(again);
+        assert!(names.upgrade().is_none());
     }
 }

@@ -180,7 +180,12 @@ impl FollowPosition {
         reach: SyncReach,
     ) -> Result<Bound> {
         // Before anything is read: what was acknowledged before this call must be found.
-        self.folder = inner.fs.folder_state(&inner.dir)?;
+        let wanted = match reach {
+            SyncReach::Arrived => FolderState::Settled,
+            SyncReach::Committed | SyncReach::Durable => FolderState::Current,
+        };
+        self.folder = inner.fs.folder_state(&inner.dir, wanted)?;
+        inner.pins.begin_round(inner.fs.hold_names(&inner.dir));
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
             // Checked again in each turn: once the primary has closed the database, or another has opened it,
@@ -192,7 +197,7 @@ impl FollowPosition {
             };
             let Some(bound) = bound else { continue };
             let bound = match reach {
-                SyncReach::Committed => Some(bound),
+                SyncReach::Committed | SyncReach::Arrived => Some(bound),
                 SyncReach::Durable => self.durable_part(inner, bound)?,
             };
             if let Some(bound) = bound {

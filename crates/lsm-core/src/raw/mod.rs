@@ -52,7 +52,6 @@ pub use crate::sstable::{
 };
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
-pub use crate::wal::sound_end;
 
 use crate::clock::Clock;
 use crate::error::{Damage, Result};

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use super::frame::{FRAME_ALIGNMENT, PREFIX_BYTES_MAX, Prefix, seed_of};
 use super::segment::{HEADER_LEN, HeaderState};
 use super::{
-    LogReader, LogReaderOptions, MAGIC, Record, SegmentHeader, SegmentSource, describe, sound_end,
-    survey,
+    LogReader, LogReaderOptions, MAGIC, Record, SegmentHeader, SegmentSource, describe, survey,
 };
 use crate::codec::{checksum64, checksum64_seeded};
 use crate::error::{Error, Result};
@@ -79,7 +78,6 @@ fn read(bytes: &[u8]) -> Result<()> {
     fs.write_raw(&path, bytes)?;
     let file = fs.open_read(&path)?;
     let _ = describe(&*file, &path, &|_| Vec::new());
-    let _ = sound_end(&*file, &path);
     let header = header_of(bytes)?;
     let mut pieces = 0;
     let range = HEADER_LEN as u64..bytes.len() as u64;

@@ -66,7 +66,7 @@ pub use reader::{
 pub use section_index::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 pub use sections::SectionLoader;
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
-pub use survey::{SegmentPiece, sound_end, survey, survey_after};
+pub use survey::{SegmentPiece, survey, survey_after};
 pub use writer::{Reserved, SegmentWriter};
 
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! [`survey`]: lists everything in one segment, damage included; [`sound_end`]: where the first damage is.
+//! [`survey`]: lists everything in one segment, damage included.
 //!
 //! Called by verification and `describe.rs`. Unlike the reader, it continues after a bad place. So
 //! the frames that it finds there must never be replayed: they may have been refused.
@@ -9,16 +9,14 @@
 //!    sequence. After a damaged piece any sequence is accepted.
 
 use std::ops::Range;
-use std::path::Path;
 
 use super::frame::{
     DirectoryEntry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, is_kind,
     section_checksum, seed_of, verifies,
 };
 use super::reader::section_of;
-use super::segment::{HEADER_LEN, HeaderState};
 use super::window::Window;
-use super::{BatchRef, Record, SEGMENT_HEADER_BYTES, SectionIndex, SegmentHeader};
+use super::{BatchRef, Record, SectionIndex, SegmentHeader};
 use crate::error::Result;
 use crate::fs::File;
 use crate::types::SeqNo;
@@ -141,40 +139,6 @@ pub fn survey_after(
         at = end;
     }
     Ok(())
-}
-
-/// Returns the end of the frames from the front of the segment in `file` that all verify, with an index of
-/// sections that follows them; `None` without a header that verifies. A recovery replays nothing of the segment after
-/// this place.
-///
-/// # Errors
-/// Those of reading; `Unsupported` for newer formats.
-///
-/// # Cost
-/// Reads the file up to that place.
-pub fn sound_end(file: &dyn File, path: &Path) -> Result<Option<u64>> {
-    let mut front = [0; HEADER_LEN];
-    let got = file.read_at(0, &mut front)?;
-    let HeaderState::Valid(header) = SegmentHeader::decode(&front[..got], path)? else {
-        return Ok(None);
-    };
-    let mut survey = Survey {
-        file,
-        header: &header,
-        end: file.len()?,
-        window: Window::default(),
-        directory: Vec::new(),
-        last_seq: Some(header.previous_seq),
-    };
-    let mut at = SEGMENT_HEADER_BYTES;
-    while let Ok((prefix, fields)) = survey.frame(at)? {
-        if let Fields::Batch { last_seq, .. } = fields {
-            survey.last_seq = Some(last_seq);
-        }
-        at += prefix.frame_len();
-    }
-    let index = SectionIndex::read(file, &header, at).map_or(0, |index| index.len());
-    Ok(Some(at.saturating_add(index).min(survey.end)))
 }
 
 /// The reason why there is no frame at a place.

@@ -373,12 +373,25 @@ fn an_existing_database_is_shipped_as_a_whole() {
     db.close().unwrap();
     let remote = Remote::memory().unwrap();
     let primary = remote.primary(folder.path()).unwrap();
-    let secondary = remote.reader().unwrap().secondary().open().unwrap();
+    // Only the open knows which commits of the log count.
+    let reader = remote.reader().unwrap();
+    let early = reader.secondary().open().map(drop).unwrap_err();
+    assert!(early.to_string().contains("there is no database"), "{early}");
+    let other = tempfile::tempdir().unwrap();
+    let refused = remote.take_over(other.path()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(refused.to_string().contains("has not been opened since"), "{refused}");
+    let db = primary.builder().open().unwrap();
+    reader.refresh().unwrap();
+    let secondary = reader.secondary().open().unwrap();
     secondary.sync(Target::Latest).unwrap();
     let users = secondary.partition("users").unwrap();
     let view = users.at(Level::Eventual).unwrap();
     assert!(view.contains("old").unwrap() && view.contains("logged").unwrap());
+    drop(db);
     drop(primary);
+    let primary = remote.take_over(other.path()).unwrap();
+    assert!(has(&primary.builder().open().unwrap(), "logged"));
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! The caches of readers: GETs that they save, and ranges.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use remote::{CacheFigures, Remote, Store, StoreResult};
-use siltstone::fs::{CrashOutcome, MemFs};
+use remote::{CacheFigures, Remote, RemoteReader, Store, StoreResult};
+use siltstone::fs::{CrashOutcome, FolderState, Fs, MemFs};
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Level;
 use siltstone::{Durability, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
 
+use crate::sim_store::{Objects, SimStore, remote_of};
 use crate::store_layer::{Layered, StoreLayer};
 
 type Ranges = Arc<Mutex<Vec<(String, Range<u64>)>>>;
@@ -152,6 +155,33 @@ fn the_first_get_from_a_table_takes_two_gets_of_the_store() {
     let of_tables = ranges.lock().iter().filter(|(name, _)| name.starts_with("table/")).count();
     // All that lies after the entries, and the block with the entry.
     assert_eq!(of_tables, 2, "{:?}", ranges.lock());
+}
+
+/// A look at the folder: its GETs, and its answer.
+fn look(reader: &RemoteReader, store: &SimStore, wanted: FolderState) -> (u64, FolderState) {
+    let before = store.gets.load(Ordering::Relaxed);
+    let state = reader.folder_state(Path::new(""), wanted).unwrap();
+    (store.gets.load(Ordering::Relaxed) - before, state)
+}
+
+/// The thread of an eager reader looks without end.
+#[test]
+fn a_look_for_what_has_come_takes_one_get_and_no_turn_for_the_boundary() {
+    let mut rng = Rng::new(61);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().open().unwrap();
+    let store = SimStore::new(objects, rng.fork());
+    let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+    let [current, settled] = [FolderState::Current, FolderState::Settled];
+    assert_eq!(look(&reader, &store, current), (2, current), "the boundary, too");
+    assert_eq!(look(&reader, &store, settled), (1, settled));
+    db.partition("users").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    primary.ship().unwrap();
+    let news = primary.status().number - reader.number();
+    assert_eq!(look(&reader, &store, settled), (news + 1, settled));
+    assert_eq!(reader.number(), primary.status().number);
 }
 
 #[test]

@@ -14,33 +14,33 @@ use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name, with_clock};
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub const HOUR: Duration = Duration::from_secs(3600);
 
 /// A bucket, and machines that use it.
-struct Place {
-    objects: Objects,
+pub struct Place {
+    pub objects: Objects,
     rng: Rng,
 }
 
 impl Place {
-    fn new(seed: u64) -> Place {
+    pub fn new(seed: u64) -> Place {
         Place { objects: Objects::default(), rng: Rng::new(seed) }
     }
 
     /// A remote of a new machine, whose clock is that of the store.
-    fn remote(&mut self) -> (Remote, Arc<SimStore>) {
+    pub fn remote(&mut self) -> (Remote, Arc<SimStore>) {
         let store = SimStore::new(self.objects.clone(), self.rng.fork());
         let remote = with_clock(&store, &MemFs::new(), &mut self.rng);
         (remote.retention(2 * HOUR).grace(HOUR), store)
     }
 
-    fn primary(&mut self) -> (Primary, Db) {
+    pub fn primary(&mut self) -> (Primary, Db) {
         let primary = self.remote().0.take_over("/db").unwrap();
         let db = opened(&primary);
         (primary, db)
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.objects.lock().contains_key(name)
     }
 
@@ -48,18 +48,18 @@ impl Place {
         self.objects.lock().keys().filter(|name| name.starts_with(front)).count()
     }
 
-    fn names(&self, front: &str) -> Vec<String> {
+    pub fn names(&self, front: &str) -> Vec<String> {
         self.objects.lock().keys().filter(|name| name.starts_with(front)).cloned().collect()
     }
 
     /// A base, and time after which all before is old.
-    fn age(&self, primary: &Primary, db: &Db) {
+    pub fn age(&self, primary: &Primary, db: &Db) {
         write(db, primary, 300);
         self.objects.advance(3 * HOUR);
     }
 }
 
-fn put(db: &Db, key: &str) -> siltstone::Result<()> {
+pub fn put(db: &Db, key: &str) -> siltstone::Result<()> {
     db.partition("users")?.put_with(key, "x", Durability::Sync).map(drop)
 }
 
@@ -76,13 +76,13 @@ fn opened(primary: &Primary) -> Db {
 }
 
 /// A commit that is in a table.
-fn flush_one(db: &Db) {
+pub fn flush_one(db: &Db) {
     put(db, "flushed").unwrap();
     db.flush().unwrap();
 }
 
 /// Drops all tables.
-fn clear(db: &Db) {
+pub fn clear(db: &Db) {
     db.partition("users").unwrap().clear().unwrap();
     while db.step().unwrap() {}
 }
@@ -96,7 +96,7 @@ fn view_of(secondary: &Secondary) -> Reading {
 }
 
 /// Rounds with the grace in between.
-fn collect(place: &Place, primary: &Primary) -> u64 {
+pub fn collect(place: &Place, primary: &Primary) -> u64 {
     let mut deleted = 0;
     for _ in 0..3 {
         deleted += primary.collect().unwrap();
@@ -323,7 +323,7 @@ fn a_clock_of_the_store_that_jumps_deletes_nothing_early() {
 }
 
 /// Makes the space of deleted values free, as far as that goes.
-fn reclaim(primary: &Primary, db: &Db, values: &Partition) {
+pub fn reclaim(primary: &Primary, db: &Db, values: &Partition) {
     db.flush().unwrap();
     values.compact(..).unwrap();
     values.reclaim().unwrap();

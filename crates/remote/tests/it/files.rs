@@ -13,6 +13,9 @@ use testkit::Rng;
 use crate::sim_store::{Objects, SimStore, remote_of};
 
 const LOG: &str = "/db/0000000000000063-00000063.wal";
+const MANIFEST: &str = "/db/0000000000000062-00000063.manifest";
+/// Logs and manifests wait for the recovery, and this does not.
+const CLAIM: &str = "/db/epoch-63";
 const TABLE: &str = "/db/0000000000000063-00000063.sst";
 
 fn create(fs: &dyn Fs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
@@ -41,11 +44,11 @@ fn changes_that_do_not_fit_are_refused_and_leave_the_journal_readable() {
     let mut rng = Rng::new(51);
     let objects = Objects::default();
     let (first, store, disk) = primary(&objects, &mut rng);
-    create(&*first.fs(), LOG, b"one");
+    create(&*first.fs(), CLAIM, b"one");
     // Bytes that the journal does not know of, as of an append that failed in its middle.
-    append(&disk, LOG, b"torn").unwrap();
-    append(&*first.fs(), LOG, b"two").unwrap_err();
-    append(&*first.fs(), LOG, b"three").unwrap_err();
+    append(&disk, CLAIM, b"torn").unwrap();
+    append(&*first.fs(), CLAIM, b"two").unwrap_err();
+    append(&*first.fs(), CLAIM, b"three").unwrap_err();
     assert!(!first.status().is_fenced);
     remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
     // The next open compares the folder with the journal, and ships the difference.
@@ -53,7 +56,7 @@ fn changes_that_do_not_fit_are_refused_and_leave_the_journal_readable() {
     let second = remote_of(&store, &disk, &mut rng).primary("/db").unwrap();
     let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
     let mut bytes = [0; 15];
-    assert_eq!(reader.open_read(Path::new(LOG)).unwrap().read_at(0, &mut bytes).unwrap(), 15);
+    assert_eq!(reader.open_read(Path::new(CLAIM)).unwrap().read_at(0, &mut bytes).unwrap(), 15);
     assert_eq!(bytes, *b"onetorntwothree");
     drop(second);
 }
@@ -88,6 +91,7 @@ fn a_restore_leaves_no_file_that_was_deleted_meanwhile() {
     let mut rng = Rng::new(54);
     let objects = Objects::default();
     let (first, ..) = primary(&objects, &mut rng);
+    create(&*first.fs(), MANIFEST, b"whole");
     create(&*first.fs(), TABLE, &[7; 100]);
     first.ship().unwrap();
     let (second, store, disk) = primary(&objects, &mut rng);
@@ -96,7 +100,7 @@ fn a_restore_leaves_no_file_that_was_deleted_meanwhile() {
     store.pause_in(0, move || fs.delete(Path::new(TABLE)).unwrap());
     second.restore().unwrap();
     second.ship().unwrap();
-    assert_eq!(disk.list(Path::new("/db"), "0000").unwrap(), []);
+    assert_eq!(disk.list(Path::new("/db"), "0000000000000063").unwrap(), []);
 }
 
 #[test]
@@ -104,6 +108,7 @@ fn two_restores_of_a_file_make_one_whole_file() {
     let mut rng = Rng::new(55);
     let objects = Objects::default();
     let (first, ..) = primary(&objects, &mut rng);
+    create(&*first.fs(), MANIFEST, b"whole");
     create(&*first.fs(), TABLE, &vec![7; 11 << 20]);
     first.ship().unwrap();
     let (second, store, disk) = primary(&objects, &mut rng);

@@ -12,6 +12,7 @@ mod deletion;
 #[cfg(feature = "encryption")]
 mod encrypted;
 mod files;
+mod held;
 mod history;
 mod hostile;
 mod late;

@@ -38,6 +38,9 @@ impl Tables {
     fn new(seed: u64, lens: &[u64]) -> Tables {
         let mut tables = Tables { objects: Objects::default(), rng: Rng::new(seed) };
         let (primary, ..) = tables.take_over(&MemFs::new());
+        // With one, the tables are those of a database that was opened.
+        let manifest = Path::new("/db/1000000000000000-00000001.manifest");
+        primary.fs().put_if_absent(manifest, b"edits").unwrap();
         for (number, len) in (1..).zip(lens) {
             let path = Path::new("/db").join(name(number));
             let file = primary.fs().open_append(&path, AppendMode::IfAbsent).unwrap();

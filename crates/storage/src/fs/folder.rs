@@ -23,8 +23,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, LockGuard, MapMode, SharedWords,
-    is_out_of_handles,
+    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    SharedWords, is_out_of_handles,
 };
 use crate::error::{Error, Result};
 
@@ -206,8 +206,12 @@ impl Fs for FolderFs {
         self.fs.map_words(path, mode)
     }
 
-    fn folder_state(&self, dir: &Path) -> Result<FolderState> {
-        self.fs.folder_state(dir)
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+        self.fs.folder_state(dir, wanted)
+    }
+
+    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
+        self.fs.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {

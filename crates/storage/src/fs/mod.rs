@@ -122,6 +122,9 @@ pub enum FolderState {
     Current,
 }
 
+/// Holds names of files, see [`Fs::hold_names`]. Dropped, it holds none.
+pub type HeldNames = Arc<dyn Send + Sync>;
+
 /// A held lock; dropped, it is released.
 pub trait LockGuard: Send + Sync {}
 
@@ -211,13 +214,21 @@ pub trait Fs: Send + Sync + 'static {
     }
 
     /// Looks at the folder again, and returns the part of it that counts. A follower calls this when it begins
-    /// to catch up, before it reads manifest and log. A medium on which files appear by themselves knows
+    /// to catch up, before it reads manifest and log. If `wanted` is [`FolderState::Settled`], what has come so far is
+    /// enough, and a medium that is far away may save calls. A medium on which files appear by themselves knows
     /// nothing: [`FolderState::Unknown`], the default.
     ///
     /// # Errors
     /// Those of the medium. The folder is as before.
-    fn folder_state(&self, _dir: &Path) -> Result<FolderState> {
+    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderState> {
         Ok(FolderState::Unknown)
+    }
+
+    /// Holds the tables and the files of large values that `dir` has now: until the returned value is dropped, each
+    /// opens by its name, also after the writer has deleted it. A follower calls this after each
+    /// [`Fs::folder_state`]. `None`, the default, where a lease in the folder does that, or nothing.
+    fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
+        None
     }
 
     /// The present failure of the medium that no call shows, for the health of the database: `None`, the default, if
