@@ -1,4 +1,4 @@
-//! What keeps objects, and what does not: views of earlier states, and the remains of puts.
+//! Objects that stay for views of earlier states; and the remains of puts, which go.
 
 use siltstone::fs::Fs;
 use siltstone::secondary::{Level, Target};
