@@ -299,11 +299,10 @@ impl Folder {
         files.all(|(name, file)| self.file(name).is_some_and(|now| Arc::ptr_eq(now, file)))
     }
 
-    /// Returns an error if these are files of a database whose folder was claimed, and not opened since: its log and
-    /// its manifest come with the recovery.
+    /// Returns an error if this is the journal of a database whose folder was claimed, and not opened since: its log and
+    /// its manifest come with the recovery. A journal of claims alone does not show whether the folder has commits.
     pub(crate) fn check_opened(&self) -> Result<()> {
-        let has_manifest = self.files.keys().any(|name| name.ends_with(".manifest"));
-        if has_manifest || self.files.is_empty() {
+        if self.number == 0 || self.files.keys().any(|name| name.ends_with(".manifest")) {
             return Ok(());
         }
         let message = "the folder of this database was claimed, and has not been opened since: the bucket lacks its log\n  \

@@ -99,7 +99,8 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         claimant,
         ack: remote.ack,
         lease: named_lease(remote)?,
-        continues: (!takes_over).then_some(writer),
+        // A takeover of an empty bucket claims like a first primary: one that came first may have commits to ship.
+        continues: (!takes_over || is_new).then_some(writer),
         has_asked: false,
     };
     let claim = claims.put(&mut boundary, folder.number + 1)?;

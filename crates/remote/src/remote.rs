@@ -277,8 +277,9 @@ impl Remote {
     /// thread brings them: see [`Remote::restore_rate`].
     ///
     /// # Errors
-    /// As [`Remote::primary`], but for the first; [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) also if the bucket has tables, and
-    /// the folder that has put them has not opened its database yet.
+    /// As [`Remote::primary`], where `Fenced` is that of another claim of an empty bucket at the same time;
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) also if a folder has claimed the bucket, and its database was never
+    /// opened since: that folder may have the only copy.
     ///
     /// # Cost
     /// As [`Remote::primary`].

@@ -339,6 +339,7 @@ fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let objects = Objects::default();
     let store = LateStore::new(&objects, &mut rng);
     let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    drop(primary.builder().open().unwrap());
     let number = primary.status().number;
     *store.ghost.lock() = Some(b"an object that is lost".to_vec());
     store.conflicts.store(true, Ordering::Relaxed);

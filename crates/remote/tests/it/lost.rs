@@ -156,7 +156,9 @@ fn an_open_is_refused_if_the_folder_cannot_make_what_is_lost_again() {
 fn an_open_whose_own_claim_is_lost_names_it_and_no_other_writer() {
     let mut bucket = Bucket::new(105);
     let disk = MemFs::new();
-    drop(bucket.remote(&disk).primary("/db").unwrap());
+    let primary = bucket.remote(&disk).primary("/db").unwrap();
+    drop(opened(&primary));
+    drop(primary);
     let before = bucket.objects.lock().clone();
     let primary = bucket.remote(&disk).primary("/db").unwrap();
     let lost = primary.status().number;

@@ -136,6 +136,8 @@ fn a_notice_of_a_fenced_or_dropped_primary_gets_its_error() {
     let mut place = Place::new(93);
     for is_fenced in [true, false] {
         let (primary, db, _) = place.take_over(Ack::Local);
+        // The bucket has the database, without the commit.
+        primary.ship().unwrap();
         let outcomes = Outcomes::default();
         let seq = put(&db, Durability::Sync);
         ask(&primary, &db, seq, &outcomes);

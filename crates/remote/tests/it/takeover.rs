@@ -121,6 +121,8 @@ fn a_claimant_that_fails_withdraws_its_request() {
     let objects = Objects::default();
     let mut rng = Rng::new(8);
     let inner = SimStore::new(objects.clone(), rng.fork());
+    let first = remote_of(&inner, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    drop(first.builder().open().unwrap());
     let store = Layered::new(Crowded { inner, claims: AtomicU64::new(0), has_asked: false.into() });
     let failed = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").map(drop).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Unsupported);
@@ -181,5 +183,27 @@ fn a_folder_that_a_takeover_has_left_half_made_is_shipped_to_no_other_bucket() {
     for refused in [remote.primary("/db"), remote.take_over("/db")] {
         let refused = refused.map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    }
+}
+
+/// Its commits are in the log alone, which waits for the open.
+#[test]
+fn a_folder_that_was_claimed_and_not_opened_is_not_taken_over() {
+    let [folder, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let db = Db::open(folder.path()).unwrap();
+    db.partition("users").unwrap().put_with("logged", "x", Durability::Sync).unwrap();
+    db.close().unwrap();
+    let remote = Remote::memory().unwrap();
+    drop(remote.primary(folder.path()).unwrap());
+    let refused = remote.take_over(other.path()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(refused.to_string().contains("has not been opened since"), "{refused}");
+    for path in [folder.path(), other.path()] {
+        let primary = match path == folder.path() {
+            true => remote.primary(path).unwrap(),
+            false => remote.take_over(path).unwrap(),
+        };
+        let db = primary.builder().open().unwrap();
+        assert!(db.partition("users").unwrap().contains("logged").unwrap());
     }
 }
