@@ -254,7 +254,8 @@ pub mod clock {
 pub mod fs {
     pub use lsm_core::fs::{
         AppendMode, Caps, CrashOutcome, DirEntry, File, FolderState, Fs, HeldDir, HeldNames,
-        LockGuard, MapMode, MappedBytes, MappedFile, MemFs, OsFs, SharedWords, SyncLoss,
+        LockGuard, MapMode, MappedBytes, MappedFile, MemFs, NameHolder, OsFs, SharedWords,
+        SyncLoss,
     };
 }
 

@@ -99,6 +99,8 @@ pub(crate) struct FileBytes {
     pub(crate) tail: Vec<u8>,
     /// The end of the appended bytes: of the tail, where it is kept.
     pub(crate) written: u64,
+    /// The journal object that has created it, or one before; 0 if it comes from a base.
+    pub(crate) created: u64,
 }
 
 impl FileBytes {
@@ -267,10 +269,14 @@ impl Folder {
             // Those that have the file open see it grow.
             let kept = match known {
                 Some(known) => {
-                    known.write().clone_from(&file.read());
+                    let created = known.read().created;
+                    known.write().clone_from(&FileBytes { created, ..file.read().clone() });
                     known.clone()
                 }
-                None => file,
+                None => {
+                    file.write().created = self.number + 1;
+                    file
+                }
             };
             self.files.insert(name, kept);
         }
@@ -388,7 +394,10 @@ impl Folder {
     fn apply(&mut self, change: &StoredChange, number: u64) {
         let name = change.name();
         match change {
-            StoredChange::Create { .. } => self.insert(name.to_owned(), FileBytes::default()),
+            StoredChange::Create { .. } => {
+                let file = FileBytes { created: number, ..FileBytes::default() };
+                self.insert(name.to_owned(), file);
+            }
             StoredChange::Delete { .. } => {
                 let file = self.files.remove(name).expect("the check has found the file");
                 let pieces = file.read().pieces.clone();

@@ -266,7 +266,8 @@ pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
             let tail_at = reader.varint()?;
             let tail = reader.bytes()?.to_vec();
             let written = tail_at.saturating_add(tail.len() as u64);
-            let file = FileBytes { len, pieces, tail_at, tail, written };
+            let created = 0;
+            let file = FileBytes { len, pieces, tail_at, tail, written, created };
             if !file.is_sound() {
                 return Err(reader.malformed("pieces beyond the end of their file"));
             }

@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldNames, LockGuard};
+use lsm_core::fs::{
+    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldNames, LockGuard, NameHolder,
+};
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Builder, Db, Error, Result};
 
@@ -64,10 +66,19 @@ struct ReaderState {
 #[derive(Default)]
 struct ReaderFolder {
     folder: Folder,
-    /// The journal objects whose states are held, and how often.
-    holds: BTreeMap<u64, usize>,
+    /// The states that are held, by the number of the hold.
+    holds: BTreeMap<u64, StateRange>,
+    /// The number of the last hold.
+    last_hold: u64,
     /// Tables and chunk files that were deleted, and that a held state has.
     held: Vec<RemovedFile>,
+}
+
+/// States from a journal object to another one.
+struct StateRange {
+    first: u64,
+    /// `u64::MAX` as long as newer states may be read with the names.
+    last: u64,
 }
 
 impl ReaderFolder {
@@ -88,7 +99,7 @@ impl ReaderFolder {
         let removed = self.folder.removed.as_mut().map(std::mem::take).unwrap_or_default();
         let mut needed = Vec::new();
         for removed in removed {
-            let is_held = self.holds_before(removed.number)
+            let is_held = self.holds(&removed)
                 && matches!(class_of(&removed.name), Some(FileClass::Table | FileClass::Chunk));
             if is_held || Arc::strong_count(&removed.file) > 1 {
                 needed.push(Arc::downgrade(&removed.file));
@@ -100,29 +111,35 @@ impl ReaderFolder {
         needed
     }
 
-    /// Returns `true` if a state before the journal object `number` is held.
-    fn holds_before(&self, number: u64) -> bool {
-        self.holds.range(..number).next().is_some()
+    /// Returns `true` if a state that has the file is held.
+    fn holds(&self, removed: &RemovedFile) -> bool {
+        let created = removed.file.read().created;
+        self.holds.values().any(|it| created <= it.last && it.first < removed.number)
     }
 }
 
-/// Holds the tables and chunk files of a state.
+/// Holds the tables and chunk files of a range of states.
 struct NameHold {
     state: Arc<ReaderState>,
-    number: u64,
+    hold: u64,
+}
+
+impl NameHolder for NameHold {
+    fn settle(&self) {
+        let mut folder = self.state.folder.lock();
+        let number = folder.folder.number;
+        if let Some(held) = folder.holds.get_mut(&self.hold) {
+            held.last = held.last.min(number);
+        }
+    }
 }
 
 impl Drop for NameHold {
     fn drop(&mut self) {
         let mut folder = self.state.folder.lock();
-        if let Some(holds) = folder.holds.get_mut(&self.number) {
-            *holds -= 1;
-            if *holds == 0 {
-                folder.holds.remove(&self.number);
-            }
-        }
+        folder.holds.remove(&self.hold);
         let held = std::mem::take(&mut folder.held);
-        folder.held = held.into_iter().filter(|it| folder.holds_before(it.number)).collect();
+        folder.held = held.into_iter().filter(|it| folder.holds(it)).collect();
     }
 }
 
@@ -456,8 +473,10 @@ impl Fs for RemoteReader {
 
     fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
         let mut folder = self.state.folder.lock();
-        let number = folder.folder.number;
-        *folder.holds.entry(number).or_default() += 1;
-        Some(Arc::new(NameHold { state: self.state.clone(), number }))
+        folder.last_hold += 1;
+        let hold = folder.last_hold;
+        let first = folder.folder.number;
+        folder.holds.insert(hold, StateRange { first, last: u64::MAX });
+        Some(Arc::new(NameHold { state: self.state.clone(), hold }))
     }
 }

@@ -46,6 +46,13 @@ impl Default for Pins {
 }
 
 impl Pins {
+    /// Ends a round: nothing more is read with its names.
+    pub(super) fn end_round(&self) {
+        let names = self.held.lock().names.clone();
+        // Not under the lock, as below.
+        names.iter().for_each(|names| names.settle());
+    }
+
     /// Begins a round: what it pins first holds `names`.
     pub(super) fn begin_round(&self, names: Option<HeldNames>) {
         let before = std::mem::replace(&mut self.held.lock().names, names);
@@ -94,6 +101,13 @@ impl Drop for EditPin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::NameHolder;
+
+    struct NoNames;
+
+    impl NameHolder for NoNames {
+        fn settle(&self) {}
+    }
 
     #[test]
     fn the_oldest_pin_counts_until_its_last_holder_is_gone() {
@@ -114,11 +128,11 @@ mod tests {
     #[test]
     fn an_edit_holds_the_names_of_its_first_round_until_its_last_view_is_gone() {
         let pins = Arc::new(Pins::default());
-        let first: HeldNames = Arc::new(1);
+        let first: HeldNames = Arc::new(NoNames);
         let names = Arc::downgrade(&first);
         pins.begin_round(Some(first));
         let old = pins.pin(3);
-        pins.begin_round(Some(Arc::new(2)));
+        pins.begin_round(Some(Arc::new(NoNames)));
         let again = pins.pin(3);
         pins.begin_round(None);
         drop(old);

@@ -184,6 +184,7 @@ impl FollowPosition {
             SyncReach::Arrived => FolderState::Settled,
             SyncReach::Committed | SyncReach::Durable => FolderState::Current,
         };
+        inner.pins.end_round();
         self.folder = inner.fs.folder_state(&inner.dir, wanted)?;
         inner.pins.begin_round(inner.fs.hold_names(&inner.dir));
         for _ in 0..LOOKS {

@@ -63,6 +63,41 @@ fn an_old_view_reads_large_values_and_tables_that_it_has_not_opened_before() {
     assert!(parts.iter().all(|name| !place.has(name)), "{parts:?}");
 }
 
+/// A view that stays holds the tables of its state, and none that came and went after it.
+#[test]
+fn an_old_view_holds_no_tables_that_are_newer() {
+    let mut place = Place::new(85);
+    let (primary, db) = place.primary();
+    flush_one(&db);
+    primary.ship().unwrap();
+    let reader = place.remote().0.lease(Some(HOUR)).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let view = secondary.partition("users").unwrap().at(Level::Eventual).unwrap();
+    let of_view = place.names("table/");
+    clear(&db);
+    secondary.sync(Target::Latest).unwrap();
+    for _ in 0..4 {
+        flush_one(&db);
+        primary.ship().unwrap();
+        secondary.sync(Target::Latest).unwrap();
+        clear(&db);
+        primary.ship().unwrap();
+        secondary.sync(Target::Latest).unwrap();
+    }
+    let newer = place.names("table/");
+    for _ in 0..2 {
+        place.age(&primary, &db);
+        secondary.sync(Target::Latest).unwrap();
+        reader.renew_lease().unwrap();
+        collect(&place, &primary);
+    }
+    for table in newer {
+        assert_eq!(place.has(&table), of_view.contains(&table), "{table}");
+    }
+    assert!(view.contains("flushed").unwrap());
+}
+
 /// The file that a put of `name` writes on HDFS, before it is renamed.
 fn hidden(name: &str) -> String {
     let (dir, file) = name.rsplit_once('/').unwrap();

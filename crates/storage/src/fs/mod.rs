@@ -123,7 +123,13 @@ pub enum FolderState {
 }
 
 /// Holds names of files, see [`Fs::hold_names`]. Dropped, it holds none.
-pub type HeldNames = Arc<dyn Send + Sync>;
+pub type HeldNames = Arc<dyn NameHolder>;
+
+/// Files that stay open to a follower by their names.
+pub trait NameHolder: Send + Sync {
+    /// The follower has read all that it reads with these names. Files that are created after this are not held.
+    fn settle(&self);
+}
 
 /// A held lock; dropped, it is released.
 pub trait LockGuard: Send + Sync {}
@@ -225,8 +231,9 @@ pub trait Fs: Send + Sync + 'static {
     }
 
     /// Holds the tables and the files of large values that `dir` has now: until the returned value is dropped, each
-    /// opens by its name, also after the writer has deleted it. A follower calls this after each
-    /// [`Fs::folder_state`]. `None`, the default, where a lease in the folder does that, or nothing.
+    /// opens by its name, also after the writer has deleted it; the same for files that appear before the call of
+    /// [`NameHolder::settle`]. A follower calls this after each [`Fs::folder_state`], and settles before the next one.
+    /// `None`, the default, where a lease in the folder does that, or nothing.
     fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
         None
     }
