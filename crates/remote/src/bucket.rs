@@ -83,7 +83,7 @@ impl Bucket {
 
     /// The same bucket, for calls that may take at most this time.
     pub(crate) fn with_patience(&self, patience: Duration) -> Bucket {
-        Bucket { patience: patience.min(self.patience), ..self.sibling() }
+        Bucket { patience: patience.min(self.patience), ..self.clone() }
     }
 
     /// The present trouble, for the clones of this.

@@ -98,7 +98,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         bucket: &bucket,
         claimant,
         ack: remote.ack,
-        lease: named_lease(remote)?,
+        lease: named_lease(remote, &*bucket.timer)?,
         // A takeover of an empty bucket claims like a first primary: one that came first may have commits to ship.
         continues: (!takes_over || is_new).then_some(writer),
         has_asked: false,

@@ -23,6 +23,7 @@ use siltstone::{Error, ErrorKind, Result};
 use crate::bucket::Bucket;
 use crate::format::READ_LEASE_MAX;
 use crate::settings::{Ack, Settings};
+use crate::store::Timer;
 
 /// The read lease of a primary. All times are those of [`Timer::since_boot`](crate::Timer::since_boot).
 pub(crate) struct ReadLease {
@@ -82,7 +83,7 @@ impl ReadLease {
 }
 
 /// The lease that a claim names.
-pub(crate) fn named_lease(remote: &Settings) -> Result<Duration> {
+pub(crate) fn named_lease(remote: &Settings, timer: &dyn Timer) -> Result<Duration> {
     if remote.read_lease > READ_LEASE_MAX {
         let message = format!(
             "a read lease of {} s: it is at most {} s, because a takeover waits for it",
@@ -91,8 +92,9 @@ pub(crate) fn named_lease(remote: &Settings) -> Result<Duration> {
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // A takeover may lose what was acknowledged, so no state of such a primary is known to last.
-    if remote.ack == Ack::Local {
+    // A takeover may lose what was acknowledged, so no state of such a primary is known to last. And by a clock that
+    // stands still while the machine is suspended, a lease would seem to be held after its end.
+    if remote.ack == Ack::Local || timer.since_boot().is_none() {
         return Ok(Duration::ZERO);
     }
     Ok(Duration::from_millis(remote.read_lease.as_nanos().div_ceil(1_000_000) as u64))

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -320,7 +320,7 @@ impl Shipper {
             state.turn = Some(outcome.clone());
             drop(state);
             let turn = PutTurn(self);
-            let shipped = self.ship_object();
+            let shipped = self.ship_object(&self.bucket);
             if let Err(error) = &shipped {
                 outcome.get_or_init(|| error.clone());
             }
@@ -329,21 +329,20 @@ impl Shipper {
         }
     }
 
-    /// Puts the next object. Called in a turn.
-    fn ship_object(&self) -> Result<()> {
+    /// Puts the next object in `bucket`, that of this with some patience. Called in a turn.
+    fn ship_object(&self, bucket: &Bucket) -> Result<()> {
         let waiting = self.state.lock().in_flight.clone();
         let in_flight = match waiting {
             Some(in_flight) => in_flight,
             None => self.make_object()?,
         };
         let name = journal_name(in_flight.object.number);
-        let paused_until = Duration::from_nanos(self.paused_until.load(Ordering::Relaxed));
-        let pause = paused_until.saturating_sub(self.bucket.timer.now());
+        let pause = self.pause();
         if !pause.is_zero() {
             self.bucket.timer.wait(pause);
         }
         let begin = self.bucket.timer.now();
-        let put = self.bucket.put_new(&name, &in_flight.bytes)?;
+        let put = bucket.put_new(&name, &in_flight.bytes)?;
         self.note_put_time(self.bucket.timer.now().saturating_sub(begin));
         match put {
             Put::Stored => {
@@ -391,7 +390,7 @@ impl Shipper {
         if let Err(error) = state.folder.check(&object) {
             return Err(notices::end(state, error));
         }
-        let begun = self.bucket.timer.since_boot();
+        let begun = self.lease_time();
         let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark, begun });
         state.in_flight = Some(in_flight.clone());
         Ok(in_flight)

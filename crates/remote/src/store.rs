@@ -111,10 +111,10 @@ pub trait Timer: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// Time since some fixed moment, which also goes on while the machine is suspended, where the system has such a
-    /// clock. The time of [`Timer::now`] by default.
-    fn since_boot(&self) -> Duration {
-        self.now()
+    /// Time since some fixed moment, which also goes on while the machine is suspended; `None` where the system has no
+    /// such clock: then no primary has a read lease. The time of [`Timer::now`] by default.
+    fn since_boot(&self) -> Option<Duration> {
+        Some(self.now())
     }
 
     /// Waits.
@@ -138,8 +138,10 @@ impl Timer for SystemTimer {
         self.0.now()
     }
 
-    fn since_boot(&self) -> Duration {
-        self.0.since_boot()
+    fn since_boot(&self) -> Option<Duration> {
+        // Elsewhere the clock of the crate below stands still meanwhile.
+        let goes_on = cfg!(any(target_os = "linux", target_os = "android"));
+        goes_on.then(|| self.0.since_boot())
     }
 
     fn wait(&self, time: Duration) {

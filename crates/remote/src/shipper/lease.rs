@@ -17,6 +17,18 @@ impl Shipper {
         self.paused_until.store(nanos, Ordering::Relaxed);
     }
 
+    /// The time for which nothing is put.
+    pub(super) fn pause(&self) -> Duration {
+        let until = Duration::from_nanos(self.paused_until.load(Ordering::Relaxed));
+        until.saturating_sub(self.bucket.timer.now())
+    }
+
+    /// The time by which proofs are compared. There is no lease where the clock of leases is missing.
+    pub(super) fn lease_time(&self) -> Duration {
+        let timer = &self.bucket.timer;
+        timer.since_boot().unwrap_or_else(|| timer.now())
+    }
+
     pub(crate) fn note_fenced(&self, name: &str) -> Error {
         let message = format!("another writer has taken the database over: it has put {name}");
         let error = Error::new(ErrorKind::Fenced, message);
@@ -25,7 +37,7 @@ impl Shipper {
 
     /// Returns whether the lease shows that no other writer has acknowledged anything until now.
     pub(crate) fn holds_lease(&self) -> bool {
-        self.lease.is_held(self.bucket.timer.since_boot())
+        self.lease.is_held(self.lease_time())
     }
 
     /// The time between two calls of [`Shipper::renew_if_used`]; `None` without a lease.
@@ -38,7 +50,7 @@ impl Shipper {
     /// # Errors
     /// As [`Shipper::confirm`].
     pub(crate) fn renew_if_used(&self) -> Result<()> {
-        let now = self.bucket.timer.since_boot();
+        let now = self.lease_time();
         if !self.lease.is_due(now) {
             return Ok(());
         }
@@ -56,7 +68,7 @@ impl Shipper {
                 "commits are acknowledged before the bucket has them, so no state is known to last";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let asked = self.bucket.timer.since_boot();
+        let asked = self.lease_time();
         self.prove(patience, || self.lease.is_proven_since(asked) || self.holds_lease())
     }
 
@@ -78,33 +90,48 @@ impl Shipper {
                 }
                 let left = until.saturating_sub(self.bucket.timer.now());
                 if self.shipped.wait_for(&mut state, left).timed_out() {
-                    let message =
-                        "the bucket has not answered in time whether another writer has come";
-                    return Err(Error::new(ErrorKind::Io, message));
+                    return Err(not_in_time());
                 }
             }
-            // Its error is no error of a put.
-            state.turn = Some(Arc::<PutOutcome>::default());
+            let outcome = Arc::<PutOutcome>::default();
+            state.turn = Some(outcome.clone());
             let is_on_its_way = state.in_flight.is_some();
             let next = state.folder.number + 1;
             drop(state);
             let turn = PutTurn(self);
+            let left = until.saturating_sub(self.bucket.timer.now());
             let proven = match is_on_its_way {
-                // Its number may be stored, and be followed by a claim.
-                true => self.ship_object(),
-                false => self.look(next, patience),
+                // Its number may be stored, and be followed by a claim. Syncs that wait get the error of the put, if
+                // they would have no more patience.
+                true => {
+                    self.finish_put(left, (patience == self.bucket.patience).then_some(&*outcome))
+                }
+                false => self.look(next, left),
             };
             drop(turn);
             proven?;
         }
     }
 
+    /// Puts the object that is on its way, within `patience`. Called in a turn, whose outcome may get the error.
+    fn finish_put(&self, patience: Duration, outcome: Option<&PutOutcome>) -> Result<()> {
+        let pause = self.pause();
+        if pause > patience {
+            return Err(not_in_time());
+        }
+        let shipped = self.ship_object(&self.bucket.with_patience(patience.saturating_sub(pause)));
+        if let (Err(error), Some(outcome)) = (&shipped, outcome) {
+            outcome.get_or_init(|| error.clone());
+        }
+        shipped
+    }
+
     /// Looks for an object under the number `next`, which this writer has put none under. The first one is a claim then,
     /// and a claim is never deleted: if there is none, then no other writer has come. Called in a turn.
     fn look(&self, next: u64, patience: Duration) -> Result<()> {
         let name = journal_name(next);
-        let sent = self.bucket.timer.since_boot();
-        match self.bucket.with_patience(patience).get(&name)? {
+        let sent = self.lease_time();
+        match self.bucket.sibling().with_patience(patience).get(&name)? {
             None => {
                 self.lease.renew(sent);
                 Ok(())
@@ -112,4 +139,9 @@ impl Shipper {
             Some(_) => Err(self.note_fenced(&name)),
         }
     }
+}
+
+fn not_in_time() -> Error {
+    let message = "the bucket has not answered in time whether another writer has come";
+    Error::new(ErrorKind::Io, message)
 }

@@ -1,15 +1,15 @@
 //! Read leases: claimants wait, and a primary that was taken over serves no newest state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use remote::{Ack, Primary, Remote, Store, StoreError, StoreResult};
+use remote::{Ack, Primary, Remote, Store, StoreError, StoreResult, Timer};
 use siltstone::fs::MemFs;
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, journal_name, remote_with, with_poor_clock};
+use crate::sim_store::{Objects, SimStore, journal_name, remote_of, remote_with, with_poor_clock};
 use crate::store_layer::{Layered, StoreLayer};
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -133,6 +133,68 @@ fn a_put_that_is_on_its_way_is_finished_before_a_look() {
     objects.advance(LEASE);
     primary.confirm(PATIENCE).unwrap();
     assert!(primary.holds_read_lease() && !primary.is_fenced());
+}
+
+#[test]
+fn a_look_that_finishes_a_put_keeps_to_the_patience_of_the_read() {
+    let mut rng = Rng::new(51);
+    let objects = Objects::default();
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let store = Layered::new(LossyStore { inner, loses_answers: AtomicBool::new(false) });
+    let remote = remote_with(store.clone(), objects.clone(), &MemFs::new(), &mut rng);
+    let primary = remote.patience(LEASE).read_lease(LEASE).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "one", Durability::Os);
+    store.loses_answers.store(true, Ordering::Relaxed);
+    primary.ship().unwrap_err();
+    objects.advance(LEASE);
+    let before = objects.true_time();
+    assert_eq!(primary.confirm(PATIENCE).unwrap_err().kind(), ErrorKind::Io);
+    let passed = objects.true_time().saturating_sub(before);
+    assert!(passed < 4 * PATIENCE, "{passed:?}");
+    store.loses_answers.store(false, Ordering::Relaxed);
+    primary.confirm(PATIENCE).unwrap();
+}
+
+/// The timer of a system without a clock that goes on while the machine is suspended.
+struct UptimeTimer(Objects, AtomicU64);
+
+impl Timer for UptimeTimer {
+    fn now(&self) -> Duration {
+        self.0.true_time()
+    }
+
+    fn since_boot(&self) -> Option<Duration> {
+        None
+    }
+
+    fn wait(&self, time: Duration) {
+        self.0.advance(time);
+    }
+
+    fn random(&self) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn without_a_clock_that_goes_on_while_suspended_there_is_no_lease() {
+    let mut rng = Rng::new(52);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let timer = Arc::new(UptimeTimer(objects.clone(), AtomicU64::new(7)));
+    let remote = remote_of(&store, &MemFs::new(), &mut rng).timer(timer).read_lease(LEASE);
+    let old = opened(store.clone(), remote.primary("/db").unwrap());
+    put(&old.db, "one", Durability::Sync);
+    assert!(!old.primary.has_read_lease() && !old.primary.holds_read_lease());
+    let before = gets(&store);
+    (0..3).for_each(|_| old.primary.confirm(PATIENCE).unwrap());
+    assert_eq!(gets(&store) - before, 3);
+    let begun = objects.true_time();
+    let new = taken_over(&objects, Duration::ZERO, &mut rng);
+    assert!(objects.true_time().saturating_sub(begun) < ALMOST);
+    put(&new.db, "two", Durability::Sync);
+    assert_eq!(old.primary.confirm(PATIENCE).unwrap_err().kind(), ErrorKind::Fenced);
 }
 
 /// The put is stored, another machine takes over after it, and a later attempt finds what the first has stored.

@@ -332,8 +332,8 @@ impl Timer for StoppedTimer {
         self.0.now()
     }
 
-    fn since_boot(&self) -> Duration {
-        Duration::from_secs(1)
+    fn since_boot(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
     }
 
     fn wait(&self, time: Duration) {
