@@ -201,11 +201,20 @@ impl ObjectCipher {
         }
         let first = range.start / OBJECT_PAGE_BYTES;
         let count = (sealed.len() as u64).div_ceil(FULL_BYTES);
-        let last_at = (count - 1) * FULL_BYTES;
-        let last = PagePlace { name, number: first + count - 1, is_last: true };
+        let (front, page) = sealed.split_at(((count - 1) * FULL_BYTES) as usize);
+        let mut data = Vec::with_capacity(sealed.len());
+        if !front.is_empty() {
+            data.extend(self.unseal_pages(name, first, front, |_| false)?);
+        }
+        check_version(name, page)?;
+        let number = first + count - 1;
         // A full page may be the last one of the object or not: the range does not show which.
-        let is_end = self.unseal_page(last, &sealed[last_at as usize..]).is_some();
-        let data = self.unseal_pages(name, first, sealed, |n| is_end && n == first + count - 1)?;
+        let is_full = page.len() as u64 == FULL_BYTES;
+        let opened = [false, true]
+            .into_iter()
+            .filter(|is_last| is_full || *is_last)
+            .find_map(|is_last| self.unseal_page(PagePlace { name, number, is_last }, page));
+        data.extend_from_slice(&opened.ok_or_else(|| changed(name, number))?);
         let len = data.len() as u64;
         let begin = (range.start - first * OBJECT_PAGE_BYTES).min(len);
         let end = (range.end.max(range.start) - first * OBJECT_PAGE_BYTES).min(len);
@@ -226,10 +235,7 @@ impl ObjectCipher {
             let (page, after) = rest.split_at(rest.len().min(FULL_BYTES as usize));
             check_version(name, page)?;
             let place = PagePlace { name, number, is_last: is_last(number) };
-            let opened = self.unseal_page(place, page).ok_or_else(|| {
-                let what = "encrypted bytes were changed or lost: they do not verify";
-                Error::corruption(name, number * FULL_BYTES, what)
-            })?;
+            let opened = self.unseal_page(place, page).ok_or_else(|| changed(name, number))?;
             data.extend_from_slice(&opened);
             rest = after;
             number += 1;
@@ -274,6 +280,11 @@ fn data_key_of(key_object: &[u8], keys: &dyn KeyProvider, name: &str) -> Result<
         ReadHeader::DataKey(data_key) if is_long => Ok(data_key),
         _ => Err(Error::corruption(name, 0, damaged)),
     }
+}
+
+fn changed(name: &str, page: u64) -> Error {
+    let what = "encrypted bytes were changed or lost: they do not verify";
+    Error::corruption(name, page * FULL_BYTES, what)
 }
 
 /// Checks the version of a page that has a magic number.
