@@ -69,7 +69,9 @@ impl Remote {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) if `keys` lacks the key that opens the bucket, or if
-    /// the bucket is not encrypted. Those of the store: then either of the keys opens the bucket.
+    /// the bucket is not encrypted. Those of the store: then either of the keys opens the bucket, and the put may take effect
+    /// late, also after a later call. Keep the key of a failed call until a later one has succeeded, and no request of the
+    /// failed one can be on its way any more; then look at [`Remote::key_id`].
     ///
     /// # Cost
     /// A GET and a PUT of 256 bytes, however much the bucket holds.
