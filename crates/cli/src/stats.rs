@@ -251,7 +251,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "log_retained_segment_count": stats.log_retained_segment_count,
         "manifest_disk_bytes": stats.manifest_disk_bytes,
         "disk_bytes": stats.disk_bytes,
-        "encrypted": stats.is_encrypted,
+        "is_encrypted": stats.is_encrypted,
         "leased_bytes": stats.leased_bytes,
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,
