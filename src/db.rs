@@ -362,6 +362,18 @@ impl Db {
         self.0.newest_seq()
     }
 
+    /// As [`Db::newest_seq`], without waiting: `None` while a commit is being written.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// assert_eq!(db.try_newest_seq(), Some(db.newest_seq()));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn try_newest_seq(&self) -> Option<SeqNo> {
+        self.0.try_newest_seq()
+    }
+
     /// Writes the memtables of all partitions to tables and waits until the tables are installed.
     ///
     /// # Errors

@@ -21,13 +21,12 @@ use crate::snapshot::Snapshot;
 /// [`Db::transaction`](crate::Db::transaction) begins one, [`Db::transact`](crate::Db::transact) runs one and repeats it
 /// after conflicts.
 ///
-/// A transaction reads the database as of its begin, and its own writes. It holds no lock and blocks
-/// no other thread, unless it locks keys by [`Transaction::get_for_update`]. [`Transaction::commit`]
-/// validates the reads: the keys that were read, including keys that did not exist, and the parts of
-/// ranges that were iterated over, including the gaps between their keys. If another writer has changed
-/// any of these since the transaction began, the commit returns
-/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing. Then repeat the whole work in
-/// a new transaction; `Db::transact` does that.
+/// A transaction reads the database as of its begin, and its own writes. It holds no lock and blocks no other thread,
+/// unless it locks keys by [`Transaction::get_for_update`]. [`Transaction::commit`] validates the reads: the keys
+/// that were read, including keys that did not exist, and the parts of ranges that were iterated over, including the
+/// gaps between their keys. If another writer has changed any of these since the transaction began, the commit
+/// returns [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing. Then repeat the whole work in a
+/// new transaction; `Db::transact` does that.
 ///
 /// Committed transactions are serializable in the order of their sequence numbers, together with all
 /// other batches. Keys that a transaction writes and does not read are not validated.
@@ -405,6 +404,18 @@ impl Transaction {
     /// ```
     pub fn require(&mut self, partition: &Partition, key: impl AsRef<[u8]>, at_most: SeqNo) {
         self.0.require(&partition.0, key, at_most);
+    }
+
+    /// Returns `true` if it has no writes. The commit of such a transaction writes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// assert!(db.transaction().is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Commits the writes if no other writer has changed what the transaction read. A transaction

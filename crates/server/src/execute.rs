@@ -5,7 +5,7 @@
 //! 2. A command that writes is on the primary of its epoch or refused: the commit path decides that.
 
 use bytes::Bytes;
-use siltstone::{Durability, ErrorKind};
+use siltstone::{Durability, ErrorKind, Partition};
 
 use crate::blob::Stored;
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
@@ -259,6 +259,20 @@ fn streamed(primary: &Primary, session: &mut Session) -> Result<Option<Stored>, 
     Ok(stream)
 }
 
+/// The partition that a command changes.
+fn changed_partition(
+    primary: &Primary,
+    session: &Session,
+    patience: Patience,
+) -> Result<Partition, Failure> {
+    match primary.partition(&session.partition, false)? {
+        Some(partition) => Ok(partition),
+        // It syncs the manifest.
+        None if patience == Patience::MustNotWait => Err(Failure::MayWait),
+        None => Ok(primary.created(&session.partition)?),
+    }
+}
+
 /// Runs a command that writes, as one commit, and again after a conflict.
 fn change(
     shared: &Shared,
@@ -274,13 +288,7 @@ fn change(
     if patience == Patience::MustNotWait && bytes > shared.options.limits.inline_bytes {
         return Err(Failure::MayWait);
     }
-    let known = primary.partition(&session.partition, false)?;
-    let partition = match known {
-        Some(partition) => partition,
-        // It syncs the manifest.
-        None if patience == Patience::MustNotWait => return Err(Failure::MayWait),
-        None => primary.created(&session.partition)?,
-    };
+    let partition = changed_partition(primary, session, patience)?;
     let expiry = shared.expiry_of(&session.partition);
     may_write(primary, session)?;
     let mut attempt = 0;
@@ -289,18 +297,20 @@ fn change(
         if let Some(turn) = &turn {
             Keys::Of(spec, arguments).check(&turn.record())?;
         }
-        let read_at = primary.begin_strong();
+        let read_at = primary.begin_strong(patience)?;
         let change = Change::new(&partition, primary.db.batch(), read_at, stream.is_some());
         let source = Source::Change(change);
-        let mut view = View { source, expiry, owned: None, may_stream: false };
+        let value_bytes_max = shared.options.limits.argument_bytes;
+        let mut view = View { source, expiry, owned: None, may_stream: false, value_bytes_max };
         let reply = data(shared, spec, &mut view, &session.partition, arguments)?;
         let Source::Change(mut change) = view.source else { return Err(Failure::SYNTAX) };
         if let Some(stream) = stream.take_if(|_| change.puts_stream) {
             change.batch = change.batch.put_blob(stream.value);
         }
+        let is_empty = change.batch.is_empty();
+        let wait = (patience == Patience::MayWait).then_some(shared.options.wait);
         // A command that changes nothing has read one key at one moment, unless there are more.
-        if change.batch.is_empty() && change.read_count < 2 {
-            let wait = (patience == Patience::MayWait).then_some(shared.options.wait);
+        if is_empty && change.read_count < 2 {
             return primary.confirm(wait).map(|()| reply);
         }
         let committed = match patience {
@@ -312,6 +322,10 @@ fn change(
         }
         match committed {
             Ok(commit) => {
+                // The commit of nothing meets no fence.
+                if is_empty {
+                    primary.confirm(wait)?;
+                }
                 session.wrote(commit);
                 return Ok(reply);
             }

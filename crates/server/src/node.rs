@@ -16,9 +16,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
 use siltstone::{Commit, Db, Durability, Epoch, Error, ErrorKind, LargeValueOptions, Partition};
-use siltstone::{PartitionOptions, Readable, Result, Slice, TimeUnit, TtlFilter, TtlRule};
+use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice, TimeUnit, TtlFilter, TtlRule};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Patience};
 use crate::place::{OpenPrimary, Place};
 use crate::shards::owner::{ENTRY, Owner, named};
 use crate::shards::record::Record;
@@ -204,7 +204,7 @@ impl Node {
         match &*self.role() {
             Role::Primary(primary) => primary.latest(),
             Role::Reader(reader) => {
-                let nothing = Commit { seq: siltstone::SeqNo::ZERO, epoch: Epoch(0) };
+                let nothing = Commit { seq: SeqNo::ZERO, epoch: Epoch(0) };
                 reader.secondary.cut().as_of().unwrap_or(nothing)
             }
         }
@@ -330,9 +330,13 @@ impl Primary {
     }
 
     /// Makes sure that reads see all that readers of the bucket may have seen, and returns the newest commit. Called
-    /// before a read at level 1 or 2.
-    pub(crate) fn begin_strong(&self) -> siltstone::SeqNo {
-        if self.shipping.is_some() { self.db.newest_seq() } else { self.db.visible_seq() }
+    /// before a read at level 1 or 2. A commit that is being written may wait for the bucket.
+    pub(crate) fn begin_strong(&self, patience: Patience) -> Result<SeqNo, Failure> {
+        match patience {
+            _ if self.shipping.is_none() => Ok(self.db.visible_seq()),
+            Patience::MayWait => Ok(self.db.newest_seq()),
+            Patience::MustNotWait => self.db.try_newest_seq().ok_or(Failure::MayWait),
+        }
     }
 
     /// Returns once it is certain that what was read before is the newest state, and stays: no other primary had

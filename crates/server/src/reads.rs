@@ -180,10 +180,14 @@ fn of_primary(
 ) -> Result<(Reply, Served), Failure> {
     let mut number = number_of(level);
     // Another machine may have taken the bucket over, and this process would not know.
-    let is_strong = primary.shipping.is_some() && number < 3;
+    let mut is_strong = primary.shipping.is_some() && number < 3;
     let strong = number;
     if is_strong {
-        primary.begin_strong();
+        let patience = if may_weaken { Patience::MustNotWait } else { wish.patience };
+        match primary.begin_strong(patience) {
+            Err(failure) if !may_weaken => return Err(failure),
+            begun => is_strong = begun.is_ok(),
+        }
         if may_weaken {
             number = if session.is_token_lost { 5 } else { 3 };
             level = session.token.map_or(Level::Eventual, Level::Session);
@@ -205,7 +209,9 @@ fn of_primary(
         Some(partition) if wish.is_many => Source::Snapshot(primary.db.snapshot().of(partition)),
         Some(partition) => Source::Live(partition),
     };
-    let mut view = View { source, expiry: shared.expiry_of(&session.partition), owned, may_stream };
+    let expiry = shared.expiry_of(&session.partition);
+    let value_bytes_max = shared.options.limits.reply_bytes;
+    let mut view = View { source, expiry, owned, may_stream, value_bytes_max };
     let reply = work(&mut view)?;
     // After the read, so that the fence came after it.
     if primary.is_fenced() {
@@ -242,11 +248,12 @@ fn of_reader(
     let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
     let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
     let may_stream = !wish.is_many;
+    let value_bytes_max = shared.options.limits.reply_bytes;
     let known = reader.partition(&session.partition)?;
     // After it: a reader learns of the expiry with the partition.
     let expiry = shared.expiry_of(&session.partition);
     let Some(partition) = known else {
-        let mut view = View { source: Source::Nothing, expiry, owned, may_stream };
+        let mut view = View { source: Source::Nothing, expiry, owned, may_stream, value_bytes_max };
         let reply = work(&mut view)?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
         let level = number_of(level);
@@ -259,8 +266,13 @@ fn of_reader(
             is_primary: false,
             has_partition: true,
         };
-        let mut view =
-            View { source: Source::Reading(reading), expiry, owned: owned.clone(), may_stream };
+        let mut view = View {
+            source: Source::Reading(reading),
+            expiry,
+            owned: owned.clone(),
+            may_stream,
+            value_bytes_max,
+        };
         split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))
     });
     match read {

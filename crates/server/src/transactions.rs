@@ -111,8 +111,10 @@ fn commit(
                 return Ok(Reply::NilArray);
             }
         }
+        primary.begin_strong(Patience::MayWait)?;
         let mut transaction = watching(primary, session)?;
         let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue)?;
+        let is_empty = transaction.is_empty();
         let committed = transaction.commit(Durability::Os);
         if let Some(turn) = turn {
             let changes = queue.iter().filter(|it| COMMANDS[it.command].kind == Kind::Change);
@@ -121,8 +123,8 @@ fn commit(
         }
         match committed {
             Ok(commit) => {
-                // Also of a transaction that only reads: it must not be served by a fenced primary.
-                if !writes {
+                // The commit of nothing meets no fence, and what was read must be the newest state.
+                if is_empty {
                     primary.confirm(Some(shared.options.wait))?;
                 }
                 session.wrote(commit);
@@ -171,7 +173,8 @@ fn replies(
             Some(partition) => Source::Transaction(transaction, partition),
             None => Source::Nothing,
         };
-        let mut view = View { source, expiry, owned: None, may_stream: false };
+        let value_bytes_max = shared.options.limits.argument_bytes;
+        let mut view = View { source, expiry, owned: None, may_stream: false, value_bytes_max };
         let done = data(shared, &COMMANDS[*command], &mut view, &session.partition, arguments);
         let reply = match done {
             Ok(reply) => reply,

@@ -79,11 +79,14 @@ pub(crate) struct View<'a> {
     pub(crate) owned: Option<Arc<Record>>,
     /// The reply may be a [`Blob`].
     pub(crate) may_stream: bool,
+    /// The longest value that may be in memory as a whole, in bytes.
+    pub(crate) value_bytes_max: usize,
 }
 
 impl View<'_> {
     /// Returns the value of `key` as it is stored.
     fn stored(&mut self, key: &[u8]) -> Result<Option<Slice>, Failure> {
+        self.check_stored(key)?;
         Ok(match &mut self.source {
             Source::Nothing => None,
             Source::Live(partition) => partition.get(key)?,
@@ -100,6 +103,37 @@ impl View<'_> {
             }
             Source::Transaction(transaction, partition) => transaction.get(partition, key)?,
         })
+    }
+
+    /// Refuses a value in a chunk file that is too long, before it is read.
+    fn check_stored(&self, key: &[u8]) -> Result<(), Failure> {
+        let stat = match &self.source {
+            Source::Live(partition)
+            | Source::Transaction(_, partition)
+            | Source::Change(Change { partition, .. })
+                if partition.has_large_values() =>
+            {
+                partition.stat_blob(key)?
+            }
+            Source::Snapshot(snapshot) if snapshot.point()?.value_store().is_some() => {
+                snapshot.stat_blob(key)?
+            }
+            Source::Reading(reading) if reading.point()?.value_store().is_some() => {
+                reading.stat_blob(key)?
+            }
+            _ => None,
+        };
+        let skipped = if self.expiry.is_some() { TIME_BYTES as u64 } else { 0 };
+        stat.map_or(Ok(()), |stat| self.check_len(stat.len.saturating_sub(skipped)))
+    }
+
+    fn check_len(&self, len: u64) -> Result<(), Failure> {
+        let most = self.value_bytes_max;
+        if len <= most as u64 {
+            return Ok(());
+        }
+        let text = format!("LIMIT the value has {len} bytes, the limit of this command is {most}");
+        Err(Failure::Refused(text.into()))
     }
 
     fn found(&self, stored: Slice) -> Found {
@@ -156,6 +190,7 @@ impl View<'_> {
 
     /// Sets `key` to `value`, which expires at `expires`, or never if that is 0.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires: u64) -> Result<(), Failure> {
+        self.check_len(value.len() as u64)?;
         if self.expiry.is_none() {
             if expires > 0 {
                 let text = "ERR the entries of this partition do not expire: start the primary with --expire";

@@ -249,9 +249,9 @@ impl Batch {
         self.sections.iter().map(|(_, _, section)| section.operation_count() as usize).sum()
     }
 
-    /// Returns `true` if there is no operation.
+    /// Returns `true` if there is no operation, not even one that was refused.
     pub fn is_empty(&self) -> bool {
-        self.sections.is_empty()
+        self.sections.is_empty() && self.refused.is_none()
     }
 
     fn push(&mut self, partition: &Partition, kind: EntryKind, key: &[u8], value: &[u8]) {

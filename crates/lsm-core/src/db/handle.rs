@@ -171,6 +171,13 @@ impl Db {
         inner.commit.visible_seq()
     }
 
+    /// As [`Db::newest_seq`]; `None` while a commit is being written.
+    pub fn try_newest_seq(&self) -> Option<SeqNo> {
+        let inner = self.inner();
+        drop(inner.log.try_lock()?);
+        Some(inner.commit.visible_seq())
+    }
+
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
         let flushed = self.inner().scheduler.flusher().flush_all();

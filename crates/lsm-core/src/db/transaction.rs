@@ -343,6 +343,11 @@ impl Transaction {
         })
     }
 
+    /// Returns `true` if it has no writes.
+    pub fn is_empty(&self) -> bool {
+        self.refused.is_none() && self.writes.values().all(|(_, own)| own.is_empty())
+    }
+
     /// Commits the writes if all reads are still valid.
     ///
     /// # Errors
@@ -353,8 +358,7 @@ impl Transaction {
         }
         let inner = self.db.inner();
         // A partition may have lost all of them in a rollback.
-        let has_writes = self.writes.values().any(|(_, own)| !own.is_empty());
-        if !has_writes && self.required.is_empty() && !self.reads.has_locked() {
+        if self.is_empty() && self.required.is_empty() && !self.reads.has_locked() {
             inner.check_not_closed()?;
             // A transaction without writes counts as if it had run at its snapshot.
             return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.context.epoch });

@@ -206,3 +206,22 @@ fn a_walk_returns_each_key_that_stays_exactly_once() {
     );
     server.stop().unwrap();
 }
+
+/// A batch keeps a refused operation for its commit, and has no operation then.
+#[test]
+fn a_key_that_the_engine_refuses_is_no_empty_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    let long = "k".repeat(70_000);
+    for key in [b"", long.as_bytes()] {
+        for words in [&[b"SET", key, b"1"][..], &[b"INCR", key], &[b"APPEND", key, b"1"]] {
+            client.send(&encoded(words));
+            let reply = text(&client.receive().unwrap());
+            assert!(reply.starts_with("-LIMIT"), "{} bytes: {reply}", key.len());
+        }
+        client.send(&encoded(&[b"EXISTS", key]));
+        assert_eq!(text(&client.receive().unwrap()), "0");
+    }
+    server.stop().unwrap();
+}

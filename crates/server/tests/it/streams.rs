@@ -192,6 +192,17 @@ fn long_values_have_limits_and_the_connection_goes_on() {
     assert!(text(&client.receive().unwrap()).starts_with("-LIMIT an argument has"));
     assert!(client.text("EXEC").starts_with("-EXECABORT"));
     assert!(bytes(Some(client.run("GET a"))) == value[..1 << 20]);
+    // Commands that need a value as a whole refuse a long one, and change nothing.
+    client.send(&set("b", &value[..3 << 20], &[]));
+    assert_eq!(text(&client.receive().unwrap()), "OK");
+    for whole in ["APPEND b x", "SET b x GET", "MGET b", "INCR b"] {
+        let reply = client.text(whole);
+        assert!(reply.starts_with("-LIMIT the value has 3145728 bytes"), "{whole}: {reply}");
+    }
+    client.send(&set("a", &value[..1 << 20], &[]));
+    assert_eq!(text(&client.receive().unwrap()), "OK");
+    assert!(client.text("APPEND a x").starts_with("-LIMIT the value has 1048577 bytes"));
+    assert_eq!(client.text("STRLEN a"), "1048576");
     // As in a partition without large values, or where they are turned off.
     for partition in ["other", "off"] {
         assert_eq!(client.text(&format!("SELECT {partition}")), "OK");
@@ -246,6 +257,12 @@ fn a_value_that_comes_over_a_promotion_is_refused() {
     client.send(&request[..request.len() - 8]);
     assert!(!Client::new(&server).text("SCID.PROMOTE").starts_with('-'));
     assert!(Client::new(&reader).text("SET b 1").starts_with("-READONLY"));
+    let mut queued = Client::new(&reader);
+    assert_eq!(queued.text("MULTI"), "OK");
+    assert_eq!(queued.text("EXISTS a"), "QUEUED");
+    queued.send(&set("b", &long(7, 3 << 20), &[]));
+    assert!(text(&queued.receive().unwrap()).starts_with('-'));
+    assert!(queued.text("EXEC").starts_with("-EXECABORT"));
     client.send(&request[request.len() - 8..]);
     assert!(text(&client.receive().unwrap()).starts_with("-READONLY"));
     // Nothing of it is left for the next command.

@@ -35,6 +35,11 @@ impl Log {
     pub(in crate::db) fn lock(&self) -> LogWriter<'_> {
         LogWriter { log: self, state: self.writer.lock() }
     }
+
+    /// As [`Log::lock`]; `None` if another thread has the lock.
+    pub(in crate::db) fn try_lock(&self) -> Option<LogWriter<'_>> {
+        Some(LogWriter { log: self, state: self.writer.try_lock()? })
+    }
 }
 
 impl LogWriter<'_> {
