@@ -251,7 +251,10 @@ impl Connection {
                 session.stream = Some(stored);
                 (find(&request[0]), Err(Failure::MayWait))
             }
-            Some(Err(failure)) => (find(&request[0]), Err(failure)),
+            Some(Err(failure)) => {
+                session.break_queue();
+                (find(&request[0]), Err(failure))
+            }
             None => execute(&self.shared, session, &request, Patience::MustNotWait),
         };
         if matches!(outcome, Err(Failure::MayWait | Failure::Fenced)) {

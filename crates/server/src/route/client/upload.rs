@@ -100,8 +100,11 @@ impl Client {
 
     /// Gives an upload up, because its request is too large after the value.
     pub(crate) fn abandon(&mut self, upload: &Upload) {
-        self.links.remove(&upload.node);
-        self.session.lose(upload.node);
+        // A refused one has sent nothing.
+        if upload.running.is_some() {
+            self.links.remove(&upload.node);
+            self.session.lose(upload.node);
+        }
     }
 
     /// Ends the request after its value with its other `arguments`. Returns the reply.
