@@ -1,7 +1,7 @@
 //! [`StorageCalls`]: the requests of a server to its bucket, and their price; [`CountedCalls`]: a store whose requests are
 //! counted.
 //!
-//! Each attempt is a request, also one that fails. The price is that of S3 Standard: other stores have other prices, and a
+//! Each call of the store is a request, also one that fails. The price is that of S3 Standard: other stores have other prices, and a
 //! folder has none.
 
 use std::ops::Range;
