@@ -223,23 +223,30 @@ impl Bucket {
         self.attempt("get", name, || self.store.get(name))
     }
 
-    /// Gets objects, all at once.
+    /// Gets objects, all at once. What follows the first missing one, or the first error, is left out.
     pub(crate) fn get_each(&self, names: &[String]) -> Vec<Result<Option<Vec<u8>>>> {
         if self.is_stepped || names.len() == 1 {
             return names.iter().map(|name| self.get(name)).collect();
         }
         std::thread::scope(|scope| {
-            let gets = names.iter().map(|name| {
+            // One attempt: no one needs what follows a missing object, so its errors cost no patience.
+            let once = self.sibling().with_patience(Duration::ZERO);
+            let later = names.iter().skip(1).map(|name| {
                 let thread = std::thread::Builder::new().name("siltstone-get".to_owned());
+                let once = once.clone();
                 // Without a thread this one makes the call.
-                thread.spawn_scoped(scope, move || self.get(name)).map_err(|_| name)
+                (name, thread.spawn_scoped(scope, move || once.get(name)).ok())
             });
-            let gets: Vec<_> = gets.collect();
-            let got = gets.into_iter().map(|get| match get {
-                Ok(get) => get.join().unwrap_or_else(|_| Err(panicked())),
-                Err(name) => self.get(name),
-            });
-            got.collect()
+            let later: Vec<_> = later.collect();
+            let mut got: Vec<_> = names.iter().take(1).map(|name| self.get(name)).collect();
+            for (name, get) in later {
+                if !matches!(got.last(), Some(Ok(Some(_)))) {
+                    break;
+                }
+                let early = get.and_then(|get| get.join().ok()?.ok());
+                got.push(early.map_or_else(|| self.get(name), Ok));
+            }
+            got
         })
     }
 
