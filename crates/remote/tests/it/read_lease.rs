@@ -115,17 +115,23 @@ impl StoreLayer for LossyStore {
     }
 }
 
+/// A primary with a lease on such a store, and a commit.
+fn lossy(objects: &Objects, rng: &mut Rng) -> (Arc<Layered<LossyStore>>, Primary, Db) {
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let store = Layered::new(LossyStore { inner, loses_answers: AtomicBool::new(false) });
+    let remote = remote_with(store.clone(), objects.clone(), &MemFs::new(), rng);
+    let primary = remote.read_lease(LEASE).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "zero", Durability::Sync);
+    (store, primary, db)
+}
+
 /// A look under the number of a put that is on its way would find its object, and take it for that of another writer.
 #[test]
 fn a_put_that_is_on_its_way_is_finished_before_a_look() {
     let mut rng = Rng::new(50);
     let objects = Objects::default();
-    let inner = SimStore::new(objects.clone(), rng.fork());
-    let store = Layered::new(LossyStore { inner, loses_answers: AtomicBool::new(false) });
-    let remote = remote_with(store.clone(), objects.clone(), &MemFs::new(), &mut rng);
-    let primary = remote.read_lease(LEASE).primary("/db").unwrap();
-    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
-    put(&db, "zero", Durability::Sync);
+    let (store, primary, db) = lossy(&objects, &mut rng);
     store.loses_answers.store(true, Ordering::Relaxed);
     put(&db, "one", Durability::Os);
     primary.ship().unwrap_err();
@@ -202,12 +208,7 @@ fn without_a_clock_that_goes_on_while_suspended_there_is_no_lease() {
 fn a_lease_counts_from_the_first_attempt_of_its_put() {
     let mut rng = Rng::new(46);
     let objects = Objects::default();
-    let inner = SimStore::new(objects.clone(), rng.fork());
-    let store = Layered::new(LossyStore { inner, loses_answers: AtomicBool::new(false) });
-    let remote = remote_with(store.clone(), objects.clone(), &MemFs::new(), &mut rng);
-    let primary = remote.read_lease(LEASE).primary("/db").unwrap();
-    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
-    put(&db, "zero", Durability::Sync);
+    let (store, primary, db) = lossy(&objects, &mut rng);
     let number = primary.status().number;
     store.loses_answers.store(true, Ordering::Relaxed);
     put(&db, "one", Durability::Os);
