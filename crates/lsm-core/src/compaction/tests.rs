@@ -160,7 +160,7 @@ fn an_elision_waits_for_snapshots_and_never_runs_twice() {
         Picker { oldest_snapshot: seq(oldest), ..picker(&version, &busy, pointers) }.pick()
     };
     assert!(pick(9, &pointers).is_none(), "a snapshot is older than the tombstones");
-    let job = pick(10, &pointers).expect("nobody needs them");
+    let job = pick(10, &pointers).expect("no one needs them");
     pointers.finished(&job, [FileNo(1)]);
     assert!(pick(10, &pointers).is_none(), "what is left cannot go");
 }
