@@ -253,9 +253,9 @@ pub mod clock {
 /// [`Fs`](fs::Fs) and [`File`](fs::File) for another medium; their pages state the obligations.
 pub mod fs {
     pub use lsm_core::fs::{
-        AppendMode, Caps, CrashOutcome, DirEntry, File, FolderState, Fs, HeldDir, HeldNames,
-        LockGuard, MapMode, MappedBytes, MappedFile, MemFs, NameHolder, OsFs, SharedWords,
-        SyncLoss,
+        AppendMode, Caps, CrashOutcome, DirEntry, File, FolderLook, FolderState, Fs, HeldDir,
+        HeldNames, LockGuard, MapMode, MappedBytes, MappedFile, MemFs, NameHolder, OsFs,
+        SharedWords, SyncLoss,
     };
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::{AppendMode, File, FolderState, Fs};
+use lsm_core::fs::{AppendMode, File, FolderLook, FolderState, Fs};
 use siltstone::fs::MemFs;
 use siltstone::secondary::{Level, Secondary};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Readable, Result};
@@ -29,8 +29,8 @@ impl Fs for Answering {
         self.mem.open_read(path)
     }
 
-    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderState> {
-        Ok(self.state)
+    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderLook> {
+        Ok(FolderLook { state: self.state, names: None })
     }
 }
 

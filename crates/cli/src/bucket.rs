@@ -118,7 +118,7 @@ impl BucketPlace {
 
     /// Notes on standard error if the bucket may lack what the writer has acknowledged.
     pub(crate) fn note_acknowledgement(&self, reader: &RemoteReader) -> Result<()> {
-        if reader.folder_state(Path::new(""), FolderState::Current)? != FolderState::Current {
+        if reader.folder_state(Path::new(""), FolderState::Current)?.state != FolderState::Current {
             let url = &self.url;
             note(format_args!(
                 "siltstone: the newest commits of the writer may be missing from {url}"

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use storage::Result;
 use storage::fs::names::{self, FileKind, FileName};
 use storage::fs::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    AppendMode, Caps, DirEntry, File, FolderLook, FolderState, Fs, HeldDir, LockGuard, MapMode,
     SharedWords,
 };
 
@@ -99,7 +99,7 @@ fn kind_of(name: &str) -> Option<FileKind> {
 
 impl Fs for EncryptedFs {
     fn caps(&self) -> Caps {
-        self.inner.caps()
+        Caps { is_encrypted: true, ..self.inner.caps() }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
@@ -192,20 +192,12 @@ impl Fs for EncryptedFs {
         self.inner.map_words(path, mode)
     }
 
-    fn is_encrypted(&self) -> bool {
-        true
-    }
-
     fn machine_run(&self) -> Option<u64> {
         self.inner.machine_run()
     }
 
-    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderLook> {
         self.inner.folder_state(dir, wanted)
-    }
-
-    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
-        self.inner.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {

@@ -261,10 +261,6 @@ impl Fs for ShippingFs {
         self.inner.map_words(path, mode)
     }
 
-    fn is_encrypted(&self) -> bool {
-        self.inner.is_encrypted()
-    }
-
     fn machine_run(&self) -> Option<u64> {
         self.inner.machine_run()
     }

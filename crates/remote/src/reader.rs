@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lsm_core::fs::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldNames, LockGuard, NameHolder,
+    AppendMode, Caps, DirEntry, File, FolderLook, FolderState, Fs, LockGuard, NameHolder,
 };
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Builder, Db, Error, Result};
@@ -398,11 +398,8 @@ fn caches(remote: &Settings) -> Result<ObjectCache> {
 
 impl Fs for RemoteReader {
     fn caps(&self) -> Caps {
-        Caps { link: false, punch: false, process_lock: false }
-    }
-
-    fn is_encrypted(&self) -> bool {
-        self.state.bucket.seal.is_some()
+        let is_encrypted = self.state.bucket.seal.is_some();
+        Caps { link: false, punch: false, process_lock: false, is_encrypted }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
@@ -462,21 +459,22 @@ impl Fs for RemoteReader {
         Ok(0)
     }
 
-    fn folder_state(&self, _dir: &Path, wanted: FolderState) -> Result<FolderState> {
+    fn folder_state(&self, _dir: &Path, wanted: FolderState) -> Result<FolderLook> {
         let has_all = self.state.refresh(wanted == FolderState::Current)?;
-        Ok(match self.state.folder.lock().folder.ack {
+        let mut folder = self.state.folder.lock();
+        let state = match folder.folder.ack {
             Ack::Stored if has_all => FolderState::Current,
             // Under `Ack::Local` commits are acknowledged that the bucket does not have.
             Ack::Stored | Ack::Local => FolderState::Settled,
-        })
-    }
-
-    fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
-        let mut folder = self.state.folder.lock();
+        };
         folder.last_hold += 1;
         let hold = folder.last_hold;
         let first = folder.folder.number;
         folder.holds.insert(hold, StateRange { first, last: u64::MAX });
-        Some(Arc::new(NameHold { state: self.state.clone(), hold }))
+        drop(folder);
+        Ok(FolderLook {
+            state,
+            names: Some(Arc::new(NameHold { state: self.state.clone(), hold })),
+        })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone::fs::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    AppendMode, Caps, DirEntry, File, FolderLook, FolderState, Fs, HeldDir, LockGuard, MapMode,
     MappedBytes, SharedWords,
 };
 use siltstone::{Error, Result};
@@ -149,20 +149,12 @@ impl Fs for FaultyDisk {
         self.inner.machine_run()
     }
 
-    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderLook> {
         self.inner.folder_state(dir, wanted)
-    }
-
-    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
-        self.inner.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {
         self.inner.failure()
-    }
-
-    fn is_encrypted(&self) -> bool {
-        self.inner.is_encrypted()
     }
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {

@@ -109,7 +109,7 @@ impl DbInner {
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,
-            is_encrypted: self.context.fs.is_encrypted(),
+            is_encrypted: self.context.fs.caps().is_encrypted,
             read_only_because: self.why_read_only().map(|error| error.to_string()),
             background_error: self.scheduler.error().map(|error| error.to_string()),
         };

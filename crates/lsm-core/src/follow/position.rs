@@ -14,7 +14,7 @@ use super::log::LogTail;
 use super::memtables::ReplicaMemtables;
 use super::{Inner, SyncExtent, SyncReach};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FolderState;
+use crate::fs::{FolderLook, FolderState};
 use crate::shared::{CommitCursorReader, CommitCursorState, Lease, Settled};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews};
@@ -185,8 +185,9 @@ impl FollowPosition {
             SyncReach::Committed | SyncReach::Durable => FolderState::Current,
         };
         inner.pins.end_round();
-        self.folder = inner.fs.folder_state(&inner.dir, wanted)?;
-        inner.pins.begin_round(inner.fs.hold_names(&inner.dir));
+        let FolderLook { state, names } = inner.fs.folder_state(&inner.dir, wanted)?;
+        self.folder = state;
+        inner.pins.begin_round(names);
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
             // Checked again in each turn: once the primary has closed the database, or another has opened it,

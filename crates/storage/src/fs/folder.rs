@@ -23,7 +23,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{
-    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, HeldNames, LockGuard, MapMode,
+    AppendMode, Caps, DirEntry, File, FolderLook, FolderState, Fs, HeldDir, LockGuard, MapMode,
     SharedWords, is_out_of_handles,
 };
 use crate::error::{Error, Result};
@@ -206,20 +206,12 @@ impl Fs for FolderFs {
         self.fs.map_words(path, mode)
     }
 
-    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderState> {
+    fn folder_state(&self, dir: &Path, wanted: FolderState) -> Result<FolderLook> {
         self.fs.folder_state(dir, wanted)
-    }
-
-    fn hold_names(&self, dir: &Path) -> Option<HeldNames> {
-        self.fs.hold_names(dir)
     }
 
     fn failure(&self) -> Option<String> {
         self.fs.failure()
-    }
-
-    fn is_encrypted(&self) -> bool {
-        self.fs.is_encrypted()
     }
 
     fn machine_run(&self) -> Option<u64> {

@@ -102,6 +102,7 @@ pub struct DirEntry {
 
 /// The abilities of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each stands for itself")]
 pub struct Caps {
     /// [`Fs::link`] gives a second name to the same bytes.
     pub link: bool,
@@ -109,6 +110,8 @@ pub struct Caps {
     pub punch: bool,
     /// [`Fs::try_lock`] excludes everyone else who uses the medium.
     pub process_lock: bool,
+    /// The bytes of files are encrypted on the medium.
+    pub is_encrypted: bool,
 }
 
 /// The part of a folder that counts for a reader in another process, see [`Fs::folder_state`].
@@ -122,7 +125,17 @@ pub enum FolderState {
     Current,
 }
 
-/// Holds names of files, see [`Fs::hold_names`]. Dropped, it holds none.
+/// The answer of [`Fs::folder_state`].
+pub struct FolderLook {
+    /// The part that counts.
+    pub state: FolderState,
+    /// Holds the tables and the files of large values that the folder has: until it is dropped, each opens by its name,
+    /// also after the writer has deleted it; the same for files that appear before the call of [`NameHolder::settle`].
+    /// `None` where a lease in the folder does that, or nothing.
+    pub names: Option<HeldNames>,
+}
+
+/// Holds names of files, see [`FolderLook::names`]. Dropped, it holds none.
 pub type HeldNames = Arc<dyn NameHolder>;
 
 /// Files that stay open to a follower by their names.
@@ -220,33 +233,20 @@ pub trait Fs: Send + Sync + 'static {
     }
 
     /// Looks at the folder again, and returns the part of it that counts. A follower calls this when it begins
-    /// to catch up, before it reads manifest and log. If `wanted` is [`FolderState::Settled`], what has come so far is
+    /// to catch up, before it reads manifest and log, and settles the names of the look before. If `wanted` is [`FolderState::Settled`], what has come so far is
     /// enough, and a medium that is far away may save calls. A medium on which files appear by themselves knows
     /// nothing: [`FolderState::Unknown`], the default.
     ///
     /// # Errors
     /// Those of the medium. The folder is as before.
-    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderState> {
-        Ok(FolderState::Unknown)
-    }
-
-    /// Holds the tables and the files of large values that `dir` has now: until the returned value is dropped, each
-    /// opens by its name, also after the writer has deleted it; the same for files that appear before the call of
-    /// [`NameHolder::settle`]. A follower calls this after each [`Fs::folder_state`], and settles before the next one.
-    /// `None`, the default, where a lease in the folder does that, or nothing.
-    fn hold_names(&self, _dir: &Path) -> Option<HeldNames> {
-        None
+    fn folder_state(&self, _dir: &Path, _wanted: FolderState) -> Result<FolderLook> {
+        Ok(FolderLook { state: FolderState::Unknown, names: None })
     }
 
     /// The present failure of the medium that no call shows, for the health of the database: `None`, the default, if
     /// there is none. Does not block.
     fn failure(&self) -> Option<String> {
         None
-    }
-
-    /// Returns `true` if the bytes of files are encrypted on the medium. Default: `false`.
-    fn is_encrypted(&self) -> bool {
-        false
     }
 
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it

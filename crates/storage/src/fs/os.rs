@@ -81,7 +81,7 @@ impl Drop for OsLock {
 
 impl Fs for OsFs {
     fn caps(&self) -> Caps {
-        Caps { link: true, punch: sys::CAN_PUNCH, process_lock: true }
+        Caps { link: true, punch: sys::CAN_PUNCH, process_lock: true, is_encrypted: false }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {

@@ -45,10 +45,6 @@ impl Fs for Uncached {
         self.0.put_if_absent(path, content)
     }
 
-    fn is_encrypted(&self) -> bool {
-        self.0.is_encrypted()
-    }
-
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         self.0.list(dir, prefix)
     }

@@ -268,10 +268,6 @@ impl Fs for FaultFs {
         self.shared.fs.map_words(path, mode)
     }
 
-    fn is_encrypted(&self) -> bool {
-        self.shared.fs.is_encrypted()
-    }
-
     fn machine_run(&self) -> Option<u64> {
         self.shared.fs.machine_run()
     }
