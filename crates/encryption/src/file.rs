@@ -117,7 +117,7 @@ impl EncryptedFile {
             DataEnd { offset: HEADER_BYTES as u64, place: 0 }
         } else {
             self.cipher()?;
-            appending.opened_at = self.with_whole_header(appending.opened_at)?;
+            self.complete_header(appending)?;
             let end = self.pages.end()?;
             let reserved = data_between(end.offset, appending.opened_at);
             DataEnd { offset: appending.opened_at, place: end.place + reserved }
@@ -126,16 +126,16 @@ impl EncryptedFile {
         Ok(end)
     }
 
-    /// Appends what a crash has cut off a header of a file of `len` bytes, whose first place is whole; returns the
-    /// length then. Records begin after the header: those before its end would never be read.
-    fn with_whole_header(&self, len: u64) -> Result<u64> {
-        let Some(cut) = usize::try_from(len).ok().filter(|len| *len < HEADER_BYTES) else {
-            return Ok(len);
-        };
+    /// Appends what a crash has cut off the header, whose first place is whole. Records begin after the header: those
+    /// before its end would never be read.
+    fn complete_header(&self, appending: &mut Appending) -> Result<()> {
+        let len = usize::try_from(appending.opened_at).ok();
+        let Some(cut) = len.filter(|len| *len < HEADER_BYTES) else { return Ok(()) };
         let mut place = [0; PLACE_BYTES];
         self.pages.inner.read_at(0, &mut place)?;
-        self.pages.inner.append(&[place, place].concat()[cut..])?;
-        Ok(HEADER_BYTES as u64)
+        self.append_raw(appending, &[place, place].concat()[cut..])?;
+        appending.opened_at = HEADER_BYTES as u64;
+        Ok(())
     }
 
     /// The data key of a file that is appended to.

@@ -234,7 +234,7 @@ fn open_place(
 /// Returns `true` for the front of a file that siltstone wrote without encryption.
 fn is_plain(front: &[u8]) -> bool {
     front.get(..4).is_some_and(|magic| magic.eq_ignore_ascii_case(PLAIN_MAGIC))
-        && !front.starts_with(&MAGIC)
+        && !front.starts_with(&MAGIC[..MAGIC.len().min(front.len())])
 }
 
 #[cfg(test)]

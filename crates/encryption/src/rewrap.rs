@@ -86,14 +86,16 @@ impl EncryptedFs {
             }
         };
         let (id, key) = header::current_key(&**self.keys())?;
-        let opens: Vec<bool> =
-            front.chunks(PLACE_BYTES).map(|place| opens(place, &id, &key)).collect();
+        // A crash may have cut the second place off.
+        let places =
+            [&front[..PLACE_BYTES.min(front.len())], front.get(PLACE_BYTES..).unwrap_or_default()];
+        let opens = places.map(|place| opens(place, &id, &key));
         if opens == [true, true] {
             return Ok(false);
         }
         let place = header::seal(&id, &key, &data_key)?;
         // The place that is overwritten first is the second one, unless that is the only one that opens the file.
-        let first_is_whole = self.is_whole(&front[..PLACE_BYTES], path)?;
+        let first_is_whole = self.is_whole(places[0], path)?;
         let order = if first_is_whole { [1, 0] } else { [0, 1] };
         for number in order {
             if !opens[number] {

@@ -34,6 +34,10 @@ fn create(fs: &EncryptedFs, path: &str) -> Arc<dyn File> {
     fs.open_append(Path::new(path), AppendMode::IfAbsent).unwrap()
 }
 
+fn open_existing(fs: &EncryptedFs) -> Arc<dyn File> {
+    fs.open_append(Path::new(MANIFEST), AppendMode::Existing).unwrap()
+}
+
 fn whole(fs: &EncryptedFs, path: &str) -> Result<Vec<u8>> {
     let file = fs.open_read(Path::new(path))?;
     let mut bytes = vec![0; file.len()? as usize + 10];
@@ -338,31 +342,76 @@ fn nothing_is_reserved_or_appended_after_a_failed_append() {
     assert!(file.append(b"other").is_err());
 }
 
+const MANIFEST: &str = "/db/0000000000000001-00000001.manifest";
+
+/// The header of a file, whose record a crash has lost.
+fn header(mem: &MemFs, fs: &EncryptedFs) -> Vec<u8> {
+    create(fs, MANIFEST).append(b"lost in the crash").unwrap();
+    mem.read_raw(Path::new(MANIFEST)).unwrap()[..256].to_vec()
+}
+
 #[test]
 fn a_header_that_a_crash_has_cut_is_completed_before_the_next_append() {
     let (mem, fs) = new();
-    let path = Path::new("/db/0000000000000001-00000001.manifest");
-    let file = fs.open_append(path, AppendMode::IfAbsent).unwrap();
-    file.append(b"lost in the crash").unwrap();
-    drop(file);
-    let raw = mem.open_read(path).unwrap();
-    let mut bytes = vec![0; 256];
-    raw.read_at(0, &mut bytes).unwrap();
+    let path = Path::new(MANIFEST);
+    let bytes = header(&mem, &fs);
     for len in [128, 129, 165, 255] {
         mem.write_raw(path, &bytes[..len]).unwrap();
         let file = fs.open_append(path, AppendMode::Existing).unwrap();
         assert_eq!(file.len().unwrap(), 0, "{len}");
         file.append(b"after it").unwrap();
         drop(file);
-        let file = fs.open_read(path).unwrap();
-        let mut buf = [0; 20];
-        assert_eq!(file.read_at(0, &mut buf).unwrap(), 8, "{len}");
-        assert_eq!(&buf[..8], b"after it");
+        assert_eq!(whole(&fs, MANIFEST).unwrap(), b"after it", "{len}");
         // Both places are whole: one may be damaged.
-        let mut damaged = vec![0; mem.open_read(path).unwrap().len().unwrap() as usize];
-        mem.open_read(path).unwrap().read_at(0, &mut damaged).unwrap();
+        let mut damaged = mem.read_raw(path).unwrap();
         damaged[60] ^= 1;
         mem.write_raw(path, &damaged).unwrap();
-        assert_eq!(fs.open_read(path).unwrap().read_at(0, &mut buf).unwrap(), 8, "{len}");
+        assert_eq!(whole(&fs, MANIFEST).unwrap(), b"after it", "{len}");
+    }
+}
+
+#[test]
+fn nothing_is_appended_after_a_header_that_was_completed_in_part() {
+    let (mem, fs) = new();
+    let bytes = header(&mem, &fs);
+    mem.write_raw(Path::new(MANIFEST), &bytes[..130]).unwrap();
+    let faults = FaultFs::over_mem(mem);
+    let fs = EncryptedFs::new(Arc::new(faults.clone()), Arc::new(ring()));
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: String::new(), nth: 0 };
+    faults.add_rule(FaultRule::once(at, FaultAction::ShortWrite(50)));
+    let file = open_existing(&fs);
+    file.append(b"one").unwrap_err();
+    file.append(b"two").unwrap_err();
+    open_existing(&fs).append(b"three").unwrap();
+    assert_eq!(whole(&fs, MANIFEST).unwrap(), b"three");
+}
+
+/// The name of a file that is made is there before its bytes.
+#[test]
+fn a_file_with_the_beginning_of_a_header_is_damaged_and_not_unencrypted() {
+    let (mem, fs) = new();
+    let bytes = header(&mem, &fs);
+    for len in 1..128 {
+        mem.write_raw(Path::new(MANIFEST), &bytes[..len]).unwrap();
+        let file = fs.open_read(Path::new(MANIFEST)).unwrap();
+        assert_eq!(file.len().unwrap(), 0, "{len}");
+        let append = open_existing(&fs);
+        assert!(append.append(b"more").unwrap_err().is_corruption(), "{len}");
+    }
+}
+
+#[test]
+fn a_key_changes_in_a_file_whose_header_a_crash_has_cut() {
+    for len in [128, 129, 200, 255] {
+        let (mem, fs) = new();
+        let bytes = header(&mem, &fs);
+        mem.write_raw(Path::new(MANIFEST), &bytes[..len]).unwrap();
+        let keys = ring();
+        keys.rotate_to(KeyId::new("new").unwrap(), EncryptionKey::new([5; 32]));
+        let fs = EncryptedFs::new(Arc::new(mem.clone()), Arc::new(keys.clone()));
+        assert!(fs.rewrap(Path::new(MANIFEST)).unwrap(), "{len}");
+        assert!(!fs.rewrap(Path::new(MANIFEST)).unwrap(), "{len}");
+        fs.open_append(Path::new(MANIFEST), AppendMode::Existing).unwrap().append(b"one").unwrap();
+        assert_eq!(whole(&fs, MANIFEST).unwrap(), b"one", "{len}");
     }
 }
