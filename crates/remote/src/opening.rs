@@ -103,26 +103,25 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         continues: (!takes_over || is_new).then_some(writer),
         has_asked: false,
     };
-    let claim = claims.put(&mut boundary, folder.number + 1)?;
+    let claim = claims.put(&mut boundary, folder.number + 1);
+    let claim = claim.or_else(|error| local.unclaimed(error, is_new.then_some(claimant)))?;
     let claimed = bucket.timer.now();
     let mut folder = follow_to_claim(&bucket, &mut boundary, folder, claim.number)?;
     if !takes_over && folder.writer != writer {
         return Err(claimed_meanwhile());
     }
     let cache = Arc::new(ObjectCache::new(bucket.sibling(), remote.cache_bytes));
-    let mut changes = None;
-    if is_own && folder.writer == writer || is_new && folder.number == 0 {
-        changes = local.extension(&folder, &cache)?;
-    }
+    let continues = is_own && folder.writer == writer;
+    let is_extended = continues || is_new && folder.number == 0;
+    let changes = if is_extended { local.extension(&folder, &cache)? } else { None };
     if changes.is_none() {
-        if is_own && folder.writer == writer && !takes_over {
+        if continues && !takes_over {
             // The folder lacks something that was deleted after the journal's end.
             lost.map_or(Ok(()), |lost| Err(lost_end(lost, stored)))?;
             local.check_restorable(&folder, remote.ack)?;
         }
-        let keeps_tables = is_own && folder.writer == writer;
         local.begin_restore()?;
-        local.restore(&folder, &cache, keeps_tables)?;
+        local.restore(&folder, &cache, continues)?;
         local.mark(claimant, b"")?;
     }
     // Also after a takeover that died between its mark and this: it had made the folder whole.
@@ -231,6 +230,17 @@ fn follow_to_claim(
 type Extension = Vec<(String, FileClass, u64)>;
 
 impl LocalFolder {
+    /// The result of a claim that failed. If another machine has the first number, the claim is not stored: with the
+    /// marker of the `first` claimant the folder would look like one that was shipped, and a takeover would replace
+    /// what it has.
+    fn unclaimed(&self, error: Error, first: Option<u128>) -> Result<JournalObject> {
+        if let Some(claimant) = first.filter(|_| error.kind() == ErrorKind::Fenced) {
+            self.delete_mark(claimant)?;
+            self.fs.sync_dir(&self.dir)?;
+        }
+        Err(error)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

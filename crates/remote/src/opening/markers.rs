@@ -72,10 +72,15 @@ impl LocalFolder {
     pub(super) fn unmark(&self, kept: Option<u128>) -> Result<()> {
         for marker in self.markers()? {
             if Some(marker) != kept {
-                self.fs.delete(&self.path(&format!("{RECORD_PREFIX}{marker:032x}")))?;
-                self.fs.delete(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
+                self.delete_mark(marker)?;
             }
         }
         self.fs.sync_dir(&self.dir)
+    }
+
+    /// Deletes a marker. Durable after a sync of the folder.
+    pub(super) fn delete_mark(&self, marker: u128) -> Result<()> {
+        self.fs.delete(&self.path(&format!("{RECORD_PREFIX}{marker:032x}")))?;
+        self.fs.delete(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))
     }
 }

@@ -333,6 +333,39 @@ fn an_open_that_another_claim_precedes_is_refused_and_fences_no_one() {
     }
 }
 
+/// Its claim would have been the first one.
+#[test]
+fn a_folder_that_another_claim_precedes_in_an_empty_bucket_is_never_replaced() {
+    let mut rng = Rng::new(29);
+    let objects = Objects::default();
+    let fs = MemFs::new();
+    let own = Db::builder("/db").fs(Arc::new(fs.clone())).open().unwrap();
+    put(&own, "own", Durability::Sync).unwrap();
+    own.close().unwrap();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let other = SimStore::new(objects.clone(), rng.fork());
+    let other = remote_of(&other, &MemFs::new(), &mut rng);
+    let winner = Arc::new(Mutex::new(None));
+    let slot = winner.clone();
+    store.pause_before_put(&journal_name(1), move || {
+        let primary = other.primary("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        put(&db, "other", Durability::Sync).unwrap();
+        *slot.lock() = Some((primary, db));
+    });
+    let remote = remote_of(&store, &fs, &mut rng);
+    let refused = remote.take_over("/db").map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    for _ in 0..2 {
+        let refused = remote.take_over("/db").map(drop).unwrap_err();
+        assert!(refused.to_string().contains("that was never shipped"), "{refused}");
+        let refused = remote.primary("/db").map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    }
+    let own = Db::builder("/db").fs(Arc::new(fs)).open().unwrap();
+    assert!(own.partition("users").unwrap().contains("own").unwrap());
+}
+
 #[test]
 fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let mut rng = Rng::new(25);
