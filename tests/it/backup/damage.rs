@@ -1,7 +1,9 @@
 //! Damage in a folder of backups: found, named with the backups that need it, and no other backup is touched.
 
+use std::sync::Mutex;
+
 use lsm_core::codec::checksum64;
-use lsm_core::fs::{AppendMode, File};
+use lsm_core::fs::{AppendMode, FaultFs, File, FsOp, OpKind};
 use siltstone::Error;
 
 use super::*;
@@ -175,4 +177,24 @@ fn a_record_that_is_listed_and_missing_is_a_damaged_one() {
     let [(2, error)] = &engine.corrupted().unwrap()[..] else { panic!("it is named") };
     assert!(error.is_missing() && error.to_string().contains("backup-0000000002"), "{error}");
     assert!(engine.purge_old(2).is_err(), "it may need any file");
+}
+
+/// An application that repeats a request calls twice with one folder.
+#[test]
+fn a_restore_that_fails_leaves_the_files_of_another_one_in_its_folder() {
+    let (mem, _, db, states) = three();
+    db.close().unwrap();
+    let fault = FaultFs::over_mem(mem);
+    let fs: Arc<dyn Fs> = Arc::new(fault.clone());
+    let again = engine(&fs);
+    let first = Mutex::new(true);
+    fault.set_observer(Arc::new(move |op: &FsOp| {
+        let is_made = op.kind == OpKind::Create && op.path.starts_with(NEW);
+        if is_made && std::mem::take(&mut *first.lock().unwrap()) {
+            again.restore(3, NEW).unwrap();
+        }
+    }));
+    engine(&fs).restore(3, NEW).unwrap_err();
+    fault.clear_observer();
+    assert_eq!(state(&open(&fs, NEW, 5).unwrap()), states[2]);
 }

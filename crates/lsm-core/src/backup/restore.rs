@@ -1,6 +1,6 @@
 //! A database from a backup: its files, and the manifest last.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use parking_lot::Mutex;
 
@@ -10,8 +10,8 @@ use crate::clock::Pace;
 use crate::db::make_empty_folder;
 use crate::db::open::random_from_hasher_keys;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, File};
 use crate::threads::for_each;
 use crate::types::FileNo;
 use crate::version::Manifest;
@@ -75,15 +75,20 @@ impl BackupFolder {
     fn restore_record(&self, record: &BackupRecord, into: &Path) -> Result<()> {
         make_empty_folder(&*self.database_fs, into)?;
         let pace = Mutex::new(Pace::new(self.bytes_per_second));
-        let made: Vec<PathBuf> = record.files.iter().map(|file| file.name.path(into)).collect();
+        // What is there already is of another restore into this folder, which may succeed.
+        let made = Mutex::new(Vec::new());
         let mut version = record.version.clone();
         let apart = random_from_hasher_keys() % NUMBERS_APART;
         let number = FileNo(version.next_file.0.saturating_add(apart));
         version.next_file = FileNo(number.0.saturating_add(1));
         let manifest = FileName::new(FileKind::Manifest, number, version.epoch);
         let files = for_each(THREAD, self.threads, record.files.iter().collect(), |file| {
-            self.restore_file(file, into, &pace)
+            let target = file.name.path(into);
+            let opened = self.database_fs.open_append(&target, AppendMode::IfAbsent)?;
+            made.lock().push(target);
+            self.restore_file(file, &*opened, &pace)
         });
+        let made = made.into_inner();
         let restored =
             files.and_then(|()| self.database_fs.sync_names(into, &made)).and_then(|()| {
                 Manifest::create(&*self.database_fs, into, manifest, &version).map(drop)
@@ -98,8 +103,7 @@ impl BackupFolder {
         restored
     }
 
-    fn restore_file(&self, file: &StoredFile, into: &Path, pace: &Mutex<Pace>) -> Result<()> {
-        let target = self.database_fs.open_append(&file.name.path(into), AppendMode::IfAbsent)?;
+    fn restore_file(&self, file: &StoredFile, target: &dyn File, pace: &Mutex<Pace>) -> Result<()> {
         for piece in &file.pieces {
             self.read_piece(piece, pace, |content| target.append(content))?;
         }
