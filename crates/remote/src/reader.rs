@@ -129,7 +129,7 @@ impl NameHolder for NameHold {
         let mut folder = self.state.folder.lock();
         let number = folder.folder.number;
         if let Some(held) = folder.holds.get_mut(&self.hold) {
-            held.last = held.last.min(number);
+            held.last = number;
         }
     }
 }

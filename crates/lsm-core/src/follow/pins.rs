@@ -15,7 +15,7 @@ use crate::types::Process;
 struct PinnedEdit {
     views: usize,
     /// Of the round that has pinned the edit first: it has all files of the version.
-    _names: Option<HeldNames>,
+    names: Option<HeldNames>,
 }
 
 #[derive(Default)]
@@ -46,11 +46,15 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Ends a round: nothing more is read with its names.
+    /// Ends a round: all that its views name has appeared. Those of the newest edit may have names of an earlier round,
+    /// and show memtables of this one.
     pub(super) fn end_round(&self) {
-        let names = self.held.lock().names.clone();
+        let held = self.held.lock();
+        let newest = held.by_edit.last_key_value().and_then(|(_, pinned)| pinned.names.clone());
+        let names = [held.names.clone(), newest];
+        drop(held);
         // Not under the lock, as below.
-        names.iter().for_each(|names| names.settle());
+        names.iter().flatten().for_each(|names| names.settle());
     }
 
     /// Begins a round: what it pins first holds `names`.
@@ -64,7 +68,7 @@ impl Pins {
     pub(super) fn pin(self: &Arc<Self>, edit: u64) -> EditPin {
         let mut held = self.held.lock();
         let names = held.names.clone();
-        let pinned = held.by_edit.entry(edit).or_insert(PinnedEdit { views: 0, _names: names });
+        let pinned = held.by_edit.entry(edit).or_insert(PinnedEdit { views: 0, names });
         pinned.views += 1;
         drop(held);
         EditPin { pins: self.clone(), edit }
@@ -100,13 +104,19 @@ impl Drop for EditPin {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::fs::NameHolder;
 
-    struct NoNames;
+    /// Counts its calls.
+    #[derive(Default)]
+    struct NoNames(AtomicU64);
 
     impl NameHolder for NoNames {
-        fn settle(&self) {}
+        fn settle(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[test]
@@ -128,16 +138,31 @@ mod tests {
     #[test]
     fn an_edit_holds_the_names_of_its_first_round_until_its_last_view_is_gone() {
         let pins = Arc::new(Pins::default());
-        let first: HeldNames = Arc::new(NoNames);
+        let first: HeldNames = Arc::<NoNames>::default();
         let names = Arc::downgrade(&first);
         pins.begin_round(Some(first));
         let old = pins.pin(3);
-        pins.begin_round(Some(Arc::new(NoNames)));
+        pins.begin_round(Some(Arc::<NoNames>::default()));
         let again = pins.pin(3);
         pins.begin_round(None);
         drop(old);
         assert!(names.upgrade().is_some());
         drop(again);
         assert!(names.upgrade().is_none());
+    }
+
+    /// Its views show the memtables of later rounds, too.
+    #[test]
+    fn the_names_of_the_newest_edit_settle_after_each_round() {
+        let pins = Arc::new(Pins::default());
+        let names = [(); 3].map(|()| Arc::<NoNames>::default());
+        let mut views = Vec::new();
+        for (names, edit) in names.iter().zip([3, 3, 4]) {
+            pins.begin_round(Some(names.clone()));
+            views.push(pins.pin(edit));
+            pins.end_round();
+        }
+        // Twice for the first round: by itself, and as the newest edit.
+        assert_eq!(names.map(|it| it.0.load(Ordering::Relaxed)), [3, 1, 2]);
     }
 }

@@ -184,7 +184,6 @@ impl FollowPosition {
             SyncReach::Arrived => FolderState::Settled,
             SyncReach::Committed | SyncReach::Durable => FolderState::Current,
         };
-        inner.pins.end_round();
         let FolderLook { state, names } = inner.fs.folder_state(&inner.dir, wanted)?;
         self.folder = state;
         inner.pins.begin_round(names);

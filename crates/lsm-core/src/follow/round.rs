@@ -96,7 +96,9 @@ impl Inner {
         let mut retries = Retries::new(ATTEMPTS);
         loop {
             // A panic, for example of a file system, becomes an error: the next round starts again.
-            let error = match catch_engine("a sync", || self.round(position, extent, reach)) {
+            let done = catch_engine("a sync", || self.round(position, extent, reach));
+            self.pins.end_round();
+            let error = match done {
                 Ok(reached) => {
                     position.distrusts_indexes = false;
                     return Ok(reached);

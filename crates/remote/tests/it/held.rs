@@ -63,6 +63,36 @@ fn an_old_view_reads_large_values_and_tables_that_it_has_not_opened_before() {
     assert!(parts.iter().all(|name| !place.has(name)), "{parts:?}");
 }
 
+/// The manifest does not change: the values are in the log alone.
+#[test]
+fn a_view_of_a_later_look_reads_large_values_that_are_in_no_table() {
+    let mut place = Place::new(86);
+    let (primary, db) = place.primary();
+    let values = large_values(&db);
+    put(&db, "first").unwrap();
+    primary.ship().unwrap();
+    let reader = place.remote().0.lease(Some(HOUR)).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let first = secondary.partition("values").unwrap().at(Level::Eventual).unwrap();
+    for number in 0..6_u8 {
+        values.put_with([number], vec![number; 700_000], Durability::Sync).unwrap();
+    }
+    primary.ship().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let view = secondary.partition("values").unwrap().at(Level::Eventual).unwrap();
+    for number in 0..6_u8 {
+        values.put_with([number], b"small", Durability::Sync).unwrap();
+    }
+    reclaim(&primary, &db, &values);
+    primary.ship().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    for number in 0..6_u8 {
+        assert_eq!(*view.get([number]).unwrap().unwrap(), vec![number; 700_000]);
+        assert!(!first.contains([number]).unwrap());
+    }
+}
+
 /// A view that stays holds the tables of its state, and none that came and went after it.
 #[test]
 fn an_old_view_holds_no_tables_that_are_newer() {

@@ -140,7 +140,8 @@ pub type HeldNames = Arc<dyn NameHolder>;
 
 /// Files that stay open to a follower by their names.
 pub trait NameHolder: Send + Sync {
-    /// The follower has read all that it reads with these names. Files that are created after this are not held.
+    /// All files have appeared that the follower needs by now. Those that are created after this are not held, until the
+    /// next call.
     fn settle(&self);
 }
 
