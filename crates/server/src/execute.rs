@@ -4,8 +4,10 @@
 //! 1. `MayWait` is returned only before anything was changed, and never to a caller that may wait.
 //! 2. A command that writes is on the primary of its epoch or refused: the commit path decides that.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use siltstone::{Durability, ErrorKind, Partition};
+use siltstone::{Durability, Error, ErrorKind, Partition};
 
 use crate::blob::Stored;
 use crate::commands::{COMMANDS, Kind, Spec, Verb, find};
@@ -259,6 +261,18 @@ fn streamed(primary: &Primary, session: &mut Session) -> Result<Option<Stored>, 
     Ok(stream)
 }
 
+/// Returns what a command has found once that is known to be of the newest state: also a refusal may depend on it.
+fn confirmed(
+    primary: &Primary,
+    wait: Option<Duration>,
+    done: Result<Reply, Failure>,
+) -> Result<Reply, Failure> {
+    if done.as_ref().err().is_none_or(Failure::is_refusal) {
+        primary.confirm(wait)?;
+    }
+    done
+}
+
 /// The partition that a command changes.
 fn changed_partition(
     primary: &Primary,
@@ -270,6 +284,17 @@ fn changed_partition(
         // It syncs the manifest.
         None if patience == Patience::MustNotWait => Err(Failure::MayWait),
         None => Ok(primary.created(&session.partition)?),
+    }
+}
+
+/// The failure of a commit that is not tried again.
+fn not_written(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Conflict => {
+            Failure::fixed("ERR the key was changed at the same moment, and nothing was written")
+        }
+        ErrorKind::WouldStall => Failure::MayWait,
+        _ => error.into(),
     }
 }
 
@@ -302,7 +327,7 @@ fn change(
         let source = Source::Change(change);
         let value_bytes_max = shared.options.limits.argument_bytes;
         let mut view = View { source, expiry, owned: None, may_stream: false, value_bytes_max };
-        let reply = data(shared, spec, &mut view, &session.partition, arguments)?;
+        let done = data(shared, spec, &mut view, &session.partition, arguments);
         let Source::Change(mut change) = view.source else { return Err(Failure::SYNTAX) };
         if let Some(stream) = stream.take_if(|_| change.puts_stream) {
             change.batch = change.batch.put_blob(stream.value);
@@ -310,9 +335,13 @@ fn change(
         let is_empty = change.batch.is_empty();
         let wait = (patience == Patience::MayWait).then_some(shared.options.wait);
         // A command that changes nothing has read one key at one moment, unless there are more.
-        if is_empty && change.read_count < 2 {
-            return primary.confirm(wait).map(|()| reply);
-        }
+        let reply = match done {
+            Ok(reply) if !is_empty || change.read_count > 1 => reply,
+            done => {
+                drop(turn);
+                return confirmed(primary, wait, done);
+            }
+        };
         let committed = match patience {
             Patience::MustNotWait => change.batch.try_commit(Durability::Os),
             Patience::MayWait => change.batch.commit(Durability::Os),
@@ -329,13 +358,8 @@ fn change(
                 session.wrote(commit);
                 return Ok(reply);
             }
-            Err(error) if error.kind() == ErrorKind::Conflict && change.puts_stream => {
-                let text = "ERR the key was changed at the same moment, and nothing was written";
-                return Err(Failure::fixed(text));
-            }
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
-            Err(error) if error.kind() == ErrorKind::WouldStall => return Err(Failure::MayWait),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == ErrorKind::Conflict && !change.puts_stream => {}
+            Err(error) => return Err(not_written(error)),
         }
         attempt += 1;
         if patience == Patience::MustNotWait && attempt >= ATTEMPTS_INLINE {

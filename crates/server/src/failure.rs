@@ -36,6 +36,11 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    /// Returns `true` for a refusal by what the data are, or by the command itself.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Failure::Refused(_))
+    }
+
     pub(crate) fn error(text: impl Into<String>) -> Failure {
         Failure::Refused(Cow::Owned(format!("ERR {}", text.into())))
     }

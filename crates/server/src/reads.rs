@@ -212,7 +212,11 @@ fn of_primary(
     let expiry = shared.expiry_of(&session.partition);
     let value_bytes_max = shared.options.limits.reply_bytes;
     let mut view = View { source, expiry, owned, may_stream, value_bytes_max };
-    let reply = work(&mut view)?;
+    let done = match work(&mut view) {
+        Err(failure) if !failure.is_refusal() => return Err(failure),
+        // Also a refusal may depend on what was read.
+        done => done,
+    };
     // After the read, so that the fence came after it.
     if primary.is_fenced() {
         return Err(Failure::Fenced);
@@ -227,7 +231,7 @@ fn of_primary(
     }
     let as_of = primary.latest();
     let has_partition = partition.is_some();
-    Ok((reply, Served { level: number, as_of, is_primary: true, has_partition }))
+    Ok((done?, Served { level: number, as_of, is_primary: true, has_partition }))
 }
 
 fn of_reader(

@@ -113,7 +113,11 @@ fn commit(
         }
         primary.begin_strong(Patience::MayWait)?;
         let mut transaction = watching(primary, session)?;
-        let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue)?;
+        let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue);
+        if replies.as_ref().is_err_and(Failure::is_refusal) {
+            primary.confirm(Some(shared.options.wait))?;
+        }
+        let replies = replies?;
         let is_empty = transaction.is_empty();
         let committed = transaction.commit(Durability::Os);
         if let Some(turn) = turn {
