@@ -11,7 +11,7 @@ use siltstone::large_values::BlobWriter;
 use siltstone::{Epoch, Partition};
 use tokio::task::spawn_blocking;
 
-use crate::blob::Stored;
+use crate::blob::{Stored, stores_apart};
 use crate::commands::{COMMANDS, find};
 use crate::execute::{admit, may_write};
 use crate::failure::Failure;
@@ -94,11 +94,6 @@ fn moved(
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
     let partition = importing(shared, primary, &head[2..])?;
     Ok(partition.map(|partition| (partition, primary.epoch)))
-}
-
-/// Returns whether a long value goes to a chunk file.
-fn stores_apart(partition: &Partition) -> bool {
-    partition.large_value_options().is_some_and(|options| options.is_on())
 }
 
 /// The failure of a thread that panicked, which is a bug.

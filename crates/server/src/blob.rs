@@ -7,12 +7,17 @@
 use std::ops::Range;
 
 use siltstone::large_values::{BlobReader, PendingBlob, ReadBlobs};
-use siltstone::{Epoch, Result, Slice};
+use siltstone::{Epoch, Partition, Result, Slice};
 
 /// Values of so many bytes stream. Shorter ones are one read and one reply.
 pub(crate) const LONG_BYTES: u64 = 1 << 20;
 /// Bytes that are read at a time: two sub-blocks, which are verified as a whole.
 pub(crate) const PIECE_BYTES: u64 = 512 << 10;
+
+/// Returns whether a long value of the partition goes to a chunk file.
+pub(crate) fn stores_apart(partition: &Partition) -> bool {
+    partition.large_value_options().is_some_and(|options| options.is_on())
+}
 
 /// A value whose bytes are all in their file.
 #[derive(Debug)]

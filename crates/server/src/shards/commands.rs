@@ -25,7 +25,7 @@ use siltstone::{Durability, LargeValueOptions, Partition, PartitionOptions};
 use super::owner::{Owner, PAGE_BYTES, PAGE_ENTRIES, newer_than, remove_page};
 use super::record::Record;
 use super::slots::SlotSet;
-use crate::blob::{Blob, LONG_BYTES, Stored};
+use crate::blob::{Blob, LONG_BYTES, Stored, stores_apart};
 use crate::failure::{Failure, Patience};
 use crate::level::Token;
 use crate::node::{NOTES, Primary, Role};
@@ -131,7 +131,7 @@ pub(crate) fn importing(
     if number(expires)? == 1 {
         return Ok(None);
     }
-    let known = call.partition(name)?.filter(Partition::has_large_values);
+    let known = call.partition(name)?.filter(stores_apart);
     if known.is_some() {
         return Ok(known);
     }
