@@ -4,6 +4,7 @@ mod locking;
 mod merging;
 mod savepoints;
 mod streamed;
+mod writes;
 
 use std::fmt;
 
@@ -404,18 +405,6 @@ impl Transaction {
     /// ```
     pub fn require(&mut self, partition: &Partition, key: impl AsRef<[u8]>, at_most: SeqNo) {
         self.0.require(&partition.0, key, at_most);
-    }
-
-    /// Returns `true` if it has no writes. The commit of such a transaction writes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
-    /// assert!(db.transaction().is_empty());
-    /// # Ok::<(), siltstone::Error>(())
-    /// ```
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Commits the writes if no other writer has changed what the transaction read. A transaction

@@ -14,7 +14,7 @@ use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Reading;
 use siltstone::{Batch, Cursor, Partition, PartitionSnapshot, Readable, SeqNo, Slice, Transaction};
 
-use crate::blob::Blob;
+use crate::blob::{Blob, LONG_BYTES};
 use crate::failure::Failure;
 use crate::shards::record::Record;
 
@@ -107,13 +107,20 @@ impl View<'_> {
 
     /// Refuses a value in a chunk file that is too long, before it is read.
     fn check_stored(&self, key: &[u8]) -> Result<(), Failure> {
+        // Then [`View::blob`] has found it short.
+        if self.may_stream && self.value_bytes_max as u64 >= LONG_BYTES {
+            return Ok(());
+        }
         let stat = match &self.source {
-            Source::Live(partition)
-            | Source::Transaction(_, partition)
-            | Source::Change(Change { partition, .. })
+            Source::Live(partition) | Source::Change(Change { partition, .. })
                 if partition.has_large_values() =>
             {
                 partition.stat_blob(key)?
+            }
+            Source::Transaction(transaction, partition)
+                if partition.has_large_values() && !transaction.has_write(partition, key) =>
+            {
+                transaction.snapshot().of(partition).stat_blob(key)?
             }
             Source::Snapshot(snapshot) if snapshot.point()?.value_store().is_some() => {
                 snapshot.stat_blob(key)?
@@ -184,7 +191,10 @@ impl View<'_> {
                 batch.of(partition).require(key, *read_at);
                 Ok(partition.contains(key)?)
             }
-            _ => Ok(self.get(key)?.is_some()),
+            Source::Transaction(transaction, partition) => {
+                Ok(transaction.contains(partition, key)?)
+            }
+            Source::Nothing | Source::Change(_) => Ok(false),
         }
     }
 

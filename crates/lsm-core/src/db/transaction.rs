@@ -343,6 +343,12 @@ impl Transaction {
         })
     }
 
+    /// Returns `true` if it writes `key`, or deletes it, also with a range.
+    pub fn has_write(&self, partition: &Partition, key: &[u8]) -> bool {
+        let own = self.writes.get(&partition.state().id);
+        own.is_some_and(|(_, own)| own.get(key).is_some())
+    }
+
     /// Returns `true` if it has no writes.
     pub fn is_empty(&self) -> bool {
         self.refused.is_none() && self.writes.values().all(|(_, own)| own.is_empty())

@@ -203,6 +203,11 @@ fn long_values_have_limits_and_the_connection_goes_on() {
     assert_eq!(text(&client.receive().unwrap()), "OK");
     assert!(client.text("APPEND a x").starts_with("-LIMIT the value has 1048577 bytes"));
     assert_eq!(client.text("STRLEN a"), "1048576");
+    // One that is not read needs no room.
+    let lines = ["MULTI", "EXISTS b", "SET b x NX", "GET b", "SET b 1", "GET b", "DEL b", "EXEC"];
+    let replies = client.pipeline(&lines);
+    let long = "-LIMIT the value has 3145728 bytes, the limit of this command is 1048576";
+    assert_eq!(replies[7], format!("[1 nil {long} OK 1 1]"));
     // As in a partition without large values, or where they are turned off.
     for partition in ["other", "off"] {
         assert_eq!(client.text(&format!("SELECT {partition}")), "OK");
