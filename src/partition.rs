@@ -54,6 +54,29 @@ impl Partition {
         self.0.options().into()
     }
 
+    /// Returns the name and the parameters of each compaction filter that is stored with the partition, in the order in
+    /// which they run, also of those whose code is missing. A program can see by them whether it has given a partition its
+    /// rule of expiry.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::hooks::CompactionFilterFactory;
+    /// use siltstone::{PartitionOptions, TtlFilter, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
+    /// let stored = (TtlFilter::NAME.to_owned(), rule.params());
+    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    /// assert_eq!(sessions.filters(), [stored]);
+    /// assert!(db.partition("users")?.filters().is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[must_use]
+    pub fn filters(&self) -> Vec<(String, Vec<u8>)> {
+        self.0.filters()
+    }
+
     /// Writes the memtables of this partition to tables and waits until the tables are installed.
     ///
     /// # Errors

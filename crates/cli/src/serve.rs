@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Predict the level of each GET for which neither client nor partition has one; it may be at level 5
     #[arg(long)]
     predict: bool,
-    /// Partition whose entries may expire; it must be new, or always served so
+    /// Partition whose entries may expire: a new or empty one, or one that was always served so; others are refused
     #[arg(long, value_name = "PARTITION")]
     expire: Vec<String>,
     /// Partition whose values of 64 KiB and more are in chunk files; those from 1 MiB on stream

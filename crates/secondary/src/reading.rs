@@ -76,6 +76,26 @@ impl Reading {
         self.view.remaining_time(key)
     }
 
+    /// Returns the name and the parameters of each compaction filter that is stored with the partition, in the order in
+    /// which they run, as of this state. So a reader knows the rule of expiry by which the values that it sees were written.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let reading = secondary.partition("users")?.at(Level::Strong)?;
+    /// assert!(reading.filters().is_empty());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn filters(&self) -> Vec<(String, Vec<u8>)> {
+        self.view.filters()
+    }
+
     /// Returns the same state with the expired entries that the primary has not removed.
     ///
     /// # Examples

@@ -70,7 +70,7 @@ fn streamed(
     }
     let partition = primary.partition(&session.partition, false)?;
     let partition = partition.filter(stores_apart);
-    let expires = shared.expiry_of(&session.partition).is_some();
+    let expires = primary.expires(&session.partition);
     let Some(partition) = partition.filter(|_| session.queue.is_none() && !expires) else {
         return Ok(None);
     };
@@ -92,7 +92,7 @@ fn moved(
     admit(shared, session, spec, head)?;
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
-    let partition = importing(shared, primary, &head[2..])?;
+    let partition = importing(primary, &head[2..])?;
     Ok(partition.map(|partition| (partition, primary.epoch)))
 }
 

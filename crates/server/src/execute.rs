@@ -314,7 +314,7 @@ fn change(
         return Err(Failure::MayWait);
     }
     let partition = changed_partition(primary, session, patience)?;
-    let expiry = shared.expiry_of(&session.partition);
+    let expiry = shared.expiry(primary.expires(&session.partition));
     may_write(primary, session)?;
     let mut attempt = 0;
     loop {

@@ -53,6 +53,7 @@ mod connection;
 #[doc(hidden)]
 pub mod decoders;
 mod execute;
+mod expiry;
 mod exposition;
 mod failure;
 mod front;

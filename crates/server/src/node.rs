@@ -6,7 +6,7 @@
 //! 3. A read of a primary counts only if the primary was not fenced after the read. At the levels 1 and 2 of a bucket it
 //!    counts only if no other primary may have acknowledged anything until then (`Primary::confirm`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -16,45 +16,25 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
 use siltstone::{Commit, Db, Durability, Epoch, Error, ErrorKind, LargeValueOptions, Partition};
-use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice, TimeUnit, TtlFilter, TtlRule};
+use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice};
 
+use crate::expiry;
 use crate::failure::{Failure, Patience};
 use crate::place::{OpenPrimary, Place};
 use crate::shards::owner::{ENTRY, Owner, named};
 use crate::shards::record::Record;
 
-/// The partition in which a primary notes its address, its key, and the begin of the keys for partitions with expiry.
+/// The partition in which a primary notes its address and its partitions with expiry; the key of the address.
 pub(crate) const NOTES: &str = "scid";
 const ADDRESS: &str = "primary";
-const EXPIRES: &str = "expires/";
-
-/// The partitions whose values begin with the time of their expiry: those of the options and of the notes of all
-/// primaries. A server that does not know one would take the time for a part of the value.
-#[derive(Default)]
-struct Expiring(ArcSwap<HashSet<String>>);
-
-impl Expiring {
-    fn has(&self, name: &str) -> bool {
-        self.0.load().contains(name)
-    }
-
-    /// Adds the partition of a note.
-    fn add(&self, key: &[u8]) {
-        let name = key.strip_prefix(EXPIRES.as_bytes()).and_then(|it| std::str::from_utf8(it).ok());
-        let Some(name) = name.filter(|name| !self.has(name)) else { return };
-        self.0.rcu(|old| {
-            let mut new = HashSet::clone(old);
-            new.insert(name.to_owned());
-            new
-        });
-    }
-}
 
 /// A primary: it reads and writes.
 pub(crate) struct Primary {
     pub(crate) db: Db,
     pub(crate) epoch: Epoch,
     partitions: ArcSwap<HashMap<String, Partition>>,
+    /// Those whose entries may expire.
+    expiring: BTreeSet<String>,
     /// Its slots, if it is a shard.
     pub(crate) owner: Option<Box<Owner>>,
     /// The newest commit of an earlier epoch that is known to be in this history.
@@ -67,7 +47,6 @@ pub(crate) struct Primary {
 pub(crate) struct Reader {
     pub(crate) secondary: Secondary,
     partitions: ArcSwap<HashMap<String, SecondaryPartition>>,
-    expiring: Arc<Expiring>,
     shard: Option<String>,
     /// The primary has a record of slots, or the server has the name of a shard.
     is_shard: AtomicBool,
@@ -88,7 +67,8 @@ pub(crate) struct Node {
     /// The address that a primary notes, and the last one that a reader has found.
     own_address: Option<String>,
     primary_address: ArcSwapOption<String>,
-    expiring: Arc<Expiring>,
+    /// Partitions of the options, which a primary sets up.
+    expiring: Vec<String>,
     large: Vec<String>,
     /// The name of its shard, if it has one from the options.
     shard: Option<String>,
@@ -110,25 +90,48 @@ pub(crate) struct NodeOptions {
     pub(crate) shard: Option<String>,
 }
 
+impl NodeOptions {
+    fn check(&self) -> Result<()> {
+        match self.large.iter().find(|name| self.expiring.contains(name)) {
+            None => Ok(()),
+            Some(both) => {
+                let message =
+                    format!("the entries of partition {both:?} cannot both expire and be large");
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
+    }
+}
+
 impl Node {
     /// Opens `place` in a role.
     pub(crate) fn open(place: Place, is_primary: bool, options: NodeOptions) -> Result<Node> {
-        let NodeOptions { address, expiring, large, shard } = options;
-        if let Some(both) = large.iter().find(|name| expiring.contains(name)) {
-            let message =
-                format!("the entries of partition {both:?} cannot both expire and be large");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        if !is_primary {
+            let secondary = place.reader()?;
+            return Node::following(place, secondary, options);
         }
-        let known = Arc::new(Expiring::default());
-        known.0.store(Arc::new(expiring.into_iter().collect()));
-        let expiring = known;
-        let role = if is_primary {
-            let name = shard.as_deref();
-            Role::Primary(begin(place.primary()?, address.as_deref(), &expiring, &large, name)?)
-        } else {
-            Role::Reader(Reader::new(place.reader()?, &expiring, shard.clone()))
-        };
-        Ok(Node {
+        options.check()?;
+        let NodeOptions { address, expiring, large, shard } = &options;
+        let primary =
+            begin(place.primary()?, address.as_deref(), expiring, large, shard.as_deref())?;
+        Ok(Node::new(place, Role::Primary(primary), options))
+    }
+
+    /// A reader that follows `place` by `secondary`.
+    pub(crate) fn following(
+        place: Place,
+        secondary: Secondary,
+        options: NodeOptions,
+    ) -> Result<Node> {
+        options.check()?;
+        expiry::check_reader(&secondary, &options.expiring)?;
+        let reader = Reader::new(secondary, options.shard.clone());
+        Ok(Node::new(place, Role::Reader(reader), options))
+    }
+
+    fn new(place: Place, role: Role, options: NodeOptions) -> Node {
+        let NodeOptions { address, expiring, large, shard } = options;
+        Node {
             role: ArcSwap::from_pointee(role),
             place,
             own_address: address,
@@ -138,7 +141,7 @@ impl Node {
             shard,
             turn: Mutex::new(()),
             is_promoting: AtomicBool::new(false),
-        })
+        }
     }
 
     pub(crate) fn role(&self) -> Arc<Role> {
@@ -157,10 +160,6 @@ impl Node {
         }
     }
 
-    pub(crate) fn expires(&self, partition: &str) -> bool {
-        self.expiring.has(partition)
-    }
-
     /// Makes a reader the primary. Blocks.
     pub(crate) fn promote(&self) -> Result<Commit> {
         let _turn = self.turn.lock();
@@ -170,6 +169,7 @@ impl Node {
         }
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
+        expiry::check_reader(&reader.secondary, &self.expiring)?;
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
         let begun = opened.and_then(|open| {
@@ -193,7 +193,7 @@ impl Node {
 
     /// The caller has the turn.
     fn become_reader(&self) -> Result<()> {
-        let reader = Reader::new(self.place.reader()?, &self.expiring, self.shard.clone());
+        let reader = Reader::new(self.place.reader()?, self.shard.clone());
         self.primary_address.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));
         Ok(())
@@ -265,26 +265,14 @@ impl Node {
 fn begin(
     open: OpenPrimary,
     address: Option<&str>,
-    expiring: &Expiring,
+    expiring: &[String],
     large: &[String],
     shard: Option<&str>,
 ) -> Result<Primary> {
     let OpenPrimary { db, shipping } = open;
     let notes = db.partition(NOTES)?;
     let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
-    for entry in notes.prefix(EXPIRES) {
-        expiring.add(&entry?.0);
-    }
-    for name in &**expiring.0.load() {
-        // Before the first value with a time.
-        let note = format!("{EXPIRES}{name}");
-        if notes.get(&note)?.is_none() {
-            notes.put_with(&note, "", Durability::Sync)?;
-        }
-        let rule = TtlRule::in_value(0).unit(TimeUnit::Millis);
-        let options = PartitionOptions::new().filter(Arc::new(TtlFilter::stored(&rule)));
-        db.partition_with(name, options)?;
-    }
+    let expiring = expiry::attach(&db, &notes, expiring)?;
     for name in large {
         let options = PartitionOptions::new().large_values(LargeValueOptions::default());
         db.partition_with(name, options)?;
@@ -295,7 +283,8 @@ fn begin(
     }
     let epoch = db.transaction().commit(Durability::Os)?.epoch;
     let partitions = ArcSwap::default();
-    Ok(Primary { db, epoch, partitions, owner, proven: Mutex::new(None), shipping })
+    let proven = Mutex::new(None);
+    Ok(Primary { db, epoch, partitions, expiring, owner, proven, shipping })
 }
 
 impl Primary {
@@ -311,6 +300,11 @@ impl Primary {
         }
         let opened = if creates { self.db.partition(name) } else { self.db.open_partition(name) };
         found(opened, name, &self.partitions)
+    }
+
+    /// Returns whether the values of the partition begin with the time of their expiry.
+    pub(crate) fn expires(&self, name: &str) -> bool {
+        self.expiring.contains(name)
     }
 
     /// Makes the partition `name`.
@@ -385,11 +379,10 @@ impl Primary {
 }
 
 impl Reader {
-    fn new(secondary: Secondary, expiring: &Arc<Expiring>, shard: Option<String>) -> Reader {
+    fn new(secondary: Secondary, shard: Option<String>) -> Reader {
         Reader {
             secondary,
             partitions: ArcSwap::default(),
-            expiring: expiring.clone(),
             is_shard: AtomicBool::new(shard.is_some()),
             shard,
             record: Mutex::new(None),
@@ -421,18 +414,15 @@ impl Reader {
         Ok(record)
     }
 
-    /// Learns which partitions have expiry.
+    /// Learns whether the primary is a shard.
     fn learn(&self) -> Result<()> {
         let notes = match self.secondary.partition(NOTES) {
             Err(error) if error.kind() == ErrorKind::PartitionNotFound => return Ok(()),
             notes => notes?,
         };
-        // The newest that is there. A partition that is known may be older than its note.
+        // The newest that is there. A partition that is known may be older than the record of slots.
         let newest = ReadOptions::new(Level::Strong).wait(Duration::ZERO).on_unmet(OnUnmet::Weaker);
         let notes = notes.read(&newest)?;
-        for entry in notes.prefix(EXPIRES) {
-            self.expiring.add(&entry?.0);
-        }
         if notes.contains(ENTRY)? {
             self.is_shard.store(true, Ordering::Relaxed);
         }

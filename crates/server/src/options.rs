@@ -106,8 +106,9 @@ pub struct Options {
     /// level 5, and return old data: its reply can name the level, and a program that needs a level names it. Default:
     /// off, and they are at [`Wanted::Auto`].
     pub predict: bool,
-    /// Partitions whose entries may expire (`SET` with `EX` or `PX`). A partition gets the rule when a primary begins, so
-    /// it has to be empty or written by such a server.
+    /// Partitions whose entries may expire (`SET` with `EX` or `PX`). A partition gets the rule when a primary begins. It is
+    /// new or empty then, or has the rule already: a start or a promotion with another one is refused as
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument). Default: none.
     pub expiring: Vec<String>,
     /// Partitions whose values of 64 KiB and more are in chunk files
     /// ([`PartitionOptions::large_values`](siltstone::PartitionOptions::large_values)). Values from 1 MiB on stream there: `GET`,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Target};
 use siltstone::{Commit, ErrorKind, Result as EngineResult};
 
+use crate::expiry::is_timed;
 use crate::failure::{Failure, Patience};
 use crate::level::{Asked, Served, number_of};
 use crate::node::{Primary, Reader, Role};
@@ -209,7 +210,7 @@ fn of_primary(
         Some(partition) if wish.is_many => Source::Snapshot(primary.db.snapshot().of(partition)),
         Some(partition) => Source::Live(partition),
     };
-    let expiry = shared.expiry_of(&session.partition);
+    let expiry = shared.expiry(primary.expires(&session.partition));
     let value_bytes_max = shared.options.limits.reply_bytes;
     let mut view = View { source, expiry, owned, may_stream, value_bytes_max };
     let done = match work(&mut view) {
@@ -254,10 +255,9 @@ fn of_reader(
     let may_stream = !wish.is_many;
     let value_bytes_max = shared.options.limits.reply_bytes;
     let known = reader.partition(&session.partition)?;
-    // After it: a reader learns of the expiry with the partition.
-    let expiry = shared.expiry_of(&session.partition);
     let Some(partition) = known else {
-        let mut view = View { source: Source::Nothing, expiry, owned, may_stream, value_bytes_max };
+        let source = Source::Nothing;
+        let mut view = View { source, expiry: None, owned, may_stream, value_bytes_max };
         let reply = work(&mut view)?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
         let level = number_of(level);
@@ -272,7 +272,8 @@ fn of_reader(
         };
         let mut view = View {
             source: Source::Reading(reading),
-            expiry,
+            // As of what is read: a primary may have given the rule since the last look.
+            expiry: shared.expiry(is_timed(&reading.filters())),
             owned: owned.clone(),
             may_stream,
             value_bytes_max,

@@ -62,9 +62,8 @@ impl Shared {
         reasons
     }
 
-    /// The time by which entries of `partition` expire, if they do.
-    pub(crate) fn expiry_of(&self, partition: &str) -> Option<u64> {
-        let expires = self.node.expires(partition);
+    /// The time by which entries expire, if they do.
+    pub(crate) fn expiry(&self, expires: bool) -> Option<u64> {
         expires.then(|| self.options.clock.unix_time().as_millis() as u64)
     }
 }

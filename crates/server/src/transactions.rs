@@ -113,11 +113,11 @@ fn commit(
         }
         primary.begin_strong(Patience::MayWait)?;
         let mut transaction = watching(primary, session)?;
-        let replies = replies(shared, session, &mut transaction, partition.as_ref(), queue);
-        if replies.as_ref().is_err_and(Failure::is_refusal) {
+        let done = replies(shared, session, primary, &mut transaction, partition.as_ref(), queue);
+        if done.as_ref().is_err_and(Failure::is_refusal) {
             primary.confirm(Some(shared.options.wait))?;
         }
-        let replies = replies?;
+        let replies = done?;
         let is_empty = transaction.is_empty();
         let committed = transaction.commit(Durability::Os);
         if let Some(turn) = turn {
@@ -165,11 +165,12 @@ fn watching(primary: &Primary, session: &Session) -> Result<Transaction, Failure
 fn replies(
     shared: &Shared,
     session: &Session,
+    primary: &Primary,
     transaction: &mut Transaction,
     partition: Option<&Partition>,
     queue: &[Queued],
 ) -> Result<Vec<Reply>, Failure> {
-    let expiry = shared.expiry_of(&session.partition);
+    let expiry = shared.expiry(primary.expires(&session.partition));
     let mut replies = Vec::with_capacity(queue.len());
     let mut room = Room(shared.options.limits.reply_bytes);
     for Queued { command, arguments } in queue {

@@ -89,6 +89,12 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     Ok(records)
 }
 
+/// The names and parameters of the filters in `records`, in the order in which they run.
+pub(crate) fn filters_of(records: &[HookRecord]) -> Vec<(String, Vec<u8>)> {
+    let filters = records.iter().filter(|it| it.kind == HookKind::Filter && it.name != KEY_FORM);
+    filters.map(|record| (record.name.clone(), record.params.clone())).collect()
+}
+
 fn record_of_operator(operator: &Arc<dyn MergeOperator>) -> Result<HookRecord> {
     let (name, params) =
         catch("a merge operator", || (operator.name().to_owned(), operator.params()))?;

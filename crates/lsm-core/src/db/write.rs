@@ -8,6 +8,7 @@ use super::DbInner;
 use super::batch::Batch;
 use super::commit::{Commit, Committed};
 use super::handle::Partition;
+use super::hook_binding::filters_of;
 use super::inject::InMemory;
 use super::prepared::{PerOperation, PerSection, Prepared, PreparedSection};
 use super::require::{Refusal, Requirements};
@@ -311,6 +312,11 @@ impl Partition {
         let mut hooks = view.version.hooks.iter();
         let record = hooks.find(|record| record.kind == HookKind::MergeOperator)?;
         Some((record.name.clone(), record.params.clone()))
+    }
+
+    /// Returns the names and parameters of the filters that are stored with the partition.
+    pub fn filters(&self) -> Vec<(String, Vec<u8>)> {
+        filters_of(&self.state().view().version.hooks)
     }
 
     /// Merges `operand` into the value of `key`, by the merge operator of the partition.

@@ -16,6 +16,7 @@ use super::Inner;
 use super::bound::SyncGoal;
 use super::pins::EditPin;
 use crate::db::Commit;
+use crate::db::hook_binding::filters_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
@@ -308,6 +309,11 @@ impl ReplicaView {
     pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
         let unix_time = self.partition.inner.unix_time();
         self.point().remaining_time(key.as_ref(), &self.view.hooks, unix_time)
+    }
+
+    /// Returns the names and parameters of the filters that are stored with the partition, as of this state.
+    pub fn filters(&self) -> Vec<(String, Vec<u8>)> {
+        filters_of(&self.view.view.version.hooks)
     }
 
     /// Returns the newest commit that may be seen.

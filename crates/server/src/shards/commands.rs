@@ -44,7 +44,7 @@ pub(crate) fn slots(
     let Some(owner) = &primary.owner else {
         return Err(Failure::error("this server is no shard: start it with --shard NAME"));
     };
-    let call = Call { shared, primary, owner };
+    let call = Call { primary, owner };
     let [name, attempt, rest @ ..] = arguments else { return Err(Failure::SYNTAX) };
     let attempt = number(attempt)?;
     let name = name.to_ascii_uppercase();
@@ -118,13 +118,12 @@ fn long_value(partition: &Partition, key: &[u8]) -> Result<Option<u64>, Failure>
 /// The partition for the long value of a `PUT`, by the arguments before the key. It gets large values if it has none: the value
 /// is as long in the old owner. `None` if the value is not to stream.
 pub(crate) fn importing(
-    shared: &Shared,
     primary: &Primary,
     arguments: &[Bytes],
 ) -> Result<Option<Partition>, Failure> {
     let [attempt, epoch, name, expires, _] = arguments else { return Ok(None) };
     let Some(owner) = &primary.owner else { return Ok(None) };
-    let call = Call { shared, primary, owner };
+    let call = Call { primary, owner };
     call.check_epoch(number(epoch)?)?;
     call.check_expiry(name, number(expires)? == 1)?;
     call.import(number(attempt)?, |_| Ok(Reply::OK))?;
@@ -141,7 +140,6 @@ pub(crate) fn importing(
 
 /// A command of a mover.
 struct Call<'a> {
-    shared: &'a Shared,
     primary: &'a Primary,
     owner: &'a Owner,
 }
@@ -251,7 +249,7 @@ impl Call<'_> {
     /// Refuses entries of a partition that has another rule of expiry here: their bytes would mean something else.
     fn check_expiry(&self, partition: &[u8], expires: bool) -> Result<(), Failure> {
         let name = text(partition)?;
-        if self.shared.node.expires(name) == expires {
+        if self.primary.expires(name) == expires {
             return Ok(());
         }
         let where_it = if expires { "old" } else { "new" };
@@ -346,7 +344,7 @@ impl Call<'_> {
 
     fn copy(&self, attempt: u64, name: &[u8], after: Option<&Bytes>) -> Result<Reply, Failure> {
         let slots = self.owner.noted(attempt)?;
-        let expires = self.shared.node.expires(text(name)?);
+        let expires = self.primary.expires(text(name)?);
         let mut reply = vec![Reply::Nil, Reply::Integer(i64::from(expires))];
         let Some(partition) = self.partition(name)? else { return Ok(Reply::Array(reply)) };
         let mut cursor = partition.cursor();
@@ -400,7 +398,7 @@ impl Call<'_> {
             };
             bytes += key.len() + value.len();
             reply.push(Reply::text(&*name));
-            reply.push(Reply::Integer(i64::from(self.shared.node.expires(&name))));
+            reply.push(Reply::Integer(i64::from(self.primary.expires(&name))));
             reply.push(Reply::Echo(key));
             reply.push(value);
             if bytes > PAGE_BYTES {

@@ -4,6 +4,7 @@
 
 mod client;
 mod commands;
+mod expiry;
 mod hostile;
 mod levels;
 mod limits;

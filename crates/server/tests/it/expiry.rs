@@ -1,0 +1,140 @@
+//! Partitions whose entries expire: which ones may, and which servers know them.
+
+use std::path::Path;
+
+use server::{Options, Place, Role, Server};
+use siltstone::{Db, ErrorKind, PartitionOptions};
+
+use crate::client::{Client, options, primary, reader};
+use crate::commands::check;
+
+fn expiring(name: &str) -> Options {
+    Options { expiring: vec![name.to_owned()], ..options() }
+}
+
+fn start(folder: &Path, role: Role, options: Options) -> Server {
+    Server::start(Place::folder(folder), role, options).unwrap()
+}
+
+/// The error of a start, which names the partition.
+fn refused(folder: &Path, role: Role, options: Options) -> String {
+    let Err(error) = Server::start(Place::folder(folder), role, options) else {
+        panic!("the partition has entries without times")
+    };
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("\"users\" has entries without times"), "{error}");
+    error.to_string()
+}
+
+/// A value whose first bytes are a time that has passed.
+const VALUE: &[u8] = b"\0\0\0\0\0\0\0\x01admin";
+
+/// A database of another program, with the value in its partition `users`.
+fn foreign(folder: &Path) {
+    let db = Db::open(folder).unwrap();
+    db.partition("users").unwrap().put("alice", VALUE).unwrap();
+    db.close().unwrap();
+}
+
+#[test]
+fn a_partition_with_entries_of_another_program_gets_no_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    foreign(folder.path());
+    let text = refused(folder.path(), Role::Primary, expiring("users"));
+    assert!(text.contains("--expire takes a partition that is new"), "{text}");
+    refused(folder.path(), Role::Reader, expiring("users"));
+    // Also if others are allowed: nothing is done before all are decided.
+    let both = Options { expiring: vec!["new".to_owned(), "users".to_owned()], ..options() };
+    refused(folder.path(), Role::Primary, both);
+    let db = Db::open(folder.path()).unwrap();
+    let users = db.partition("users").unwrap();
+    users.flush().unwrap();
+    users.compact(..).unwrap();
+    assert_eq!(users.get("alice").unwrap().as_deref(), Some(VALUE));
+    assert!(users.filters().is_empty() && !db.has_partition("new"));
+    assert_eq!(db.partition("scid").unwrap().prefix("expires/").count(), 0);
+    drop(users);
+    db.close().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SELECT users", "OK"), ("STRLEN alice", "13")]);
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_empty_partition_gets_the_rule_and_keeps_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let own = PartitionOptions::new().bloom_bits_per_key(14);
+    let users = db.partition_with("users", own).unwrap();
+    users.put("gone", VALUE).unwrap();
+    users.delete("gone").unwrap();
+    drop(users);
+    db.close().unwrap();
+    for value in ["1", "2"] {
+        // The second time it has entries, and the rule.
+        let server = start(folder.path(), Role::Primary, expiring("users"));
+        let mut client = Client::new(&server);
+        check(&mut client, &[("SELECT users", "OK"), (&format!("SET a {value} EX 1000"), "OK")]);
+        check(&mut client, &[("GET a", value), ("GET gone", "nil")]);
+        server.stop().unwrap();
+    }
+    let db = Db::open(folder.path()).unwrap();
+    let users = db.partition("users").unwrap();
+    assert_eq!((users.filters().len(), users.options().get_bloom_bits_per_key()), (1, 14));
+}
+
+/// Also without the option: the note of an earlier primary is not enough.
+#[test]
+fn a_noted_partition_that_another_program_made_again_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    start(folder.path(), Role::Primary, expiring("users")).stop().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    db.drop_partition("users").unwrap();
+    db.partition("users").unwrap().put("alice", VALUE).unwrap();
+    db.close().unwrap();
+    let text = refused(folder.path(), Role::Primary, options());
+    assert!(text.contains("delete the key \"expires/users\" of partition \"scid\""), "{text}");
+    let db = Db::open(folder.path()).unwrap();
+    assert_eq!(db.partition("users").unwrap().get("alice").unwrap().as_deref(), Some(VALUE));
+    db.partition("scid").unwrap().delete("expires/users").unwrap();
+    db.close().unwrap();
+    primary(folder.path()).stop().unwrap();
+}
+
+/// It knows the partition from before, and follows nothing by itself.
+#[test]
+fn a_reader_knows_the_rule_as_of_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    db.partition("users").unwrap();
+    db.close().unwrap();
+    let old = primary(folder.path());
+    let reader = reader(folder.path());
+    let mut client = Client::new(&reader);
+    check(&mut client, &[("SELECT users", "OK"), ("SCID.GET a LEVEL 1", "nil")]);
+    old.stop().unwrap();
+    let new = start(folder.path(), Role::Primary, expiring("users"));
+    check(&mut Client::new(&new), &[("SELECT users", "OK"), ("SET a admin EX 1000", "OK")]);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "admin"), ("GET a", "admin"), ("STRLEN a", "5")]);
+    new.stop().unwrap();
+    reader.stop().unwrap();
+}
+
+/// The reader has the option, and the primary does not. What it reads has no times.
+#[test]
+fn a_reader_takes_nothing_over_for_a_rule_that_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = primary(folder.path());
+    let new = start(folder.path(), Role::Reader, expiring("users"));
+    let mut client = Client::new(&old);
+    check(&mut client, &[("SELECT users", "OK"), ("SET alice administrator", "OK")]);
+    let mut other = Client::new(&new);
+    check(&mut other, &[("SELECT users", "OK"), ("SCID.GET alice LEVEL 1", "administrator")]);
+    let text = other.text("SCID.PROMOTE");
+    assert!(text.starts_with('-') && text.contains("entries without times"), "{text}");
+    check(&mut client, &[("SET alice author", "OK")]);
+    check(&mut other, &[("SCID.GET alice LEVEL 1", "author"), ("SET alice x", "-READONLY~")]);
+    new.stop().unwrap();
+    old.stop().unwrap();
+}
