@@ -42,6 +42,8 @@ pub(super) struct Instance {
     pub(super) addresses: Option<Addresses>,
     /// The way it ended. The launcher forgets it after that.
     pub(super) end: Option<String>,
+    /// A failure of the launcher with it. It tries again in the next call.
+    pub(super) trouble: Option<String>,
 }
 
 /// Starts and ends readers. No call waits for a reader.
@@ -95,6 +97,8 @@ enum Stage {
     },
     Ending {
         since: Duration,
+        /// Otherwise the launcher could not ask it, and is to try again.
+        is_asked: bool,
     },
     Primary,
 }
@@ -193,6 +197,11 @@ impl Control {
 
     /// Takes over what the launcher says of the readers.
     fn reconcile(&mut self, now: Duration, instances: Vec<Instance>) {
+        for Instance { name, trouble, .. } in &instances {
+            if let Some(trouble) = trouble {
+                self.env.say(&format!("reader {name}: {trouble}; tries again"));
+            }
+        }
         let known = std::mem::take(&mut self.readers);
         for mut reader in known {
             let instance = instances.iter().find(|it| it.name == reader.name);
@@ -353,9 +362,12 @@ impl Control {
     }
 
     fn ask_to_end(&mut self, now: Duration, at: usize) {
-        self.readers[at].stage = Stage::Ending { since: now };
-        if let Err(failure) = self.launcher.end(&self.readers[at].name) {
-            self.report("cannot end a reader", &failure);
+        let name = self.readers[at].name.clone();
+        let asked = self.launcher.end(&name);
+        // The limit after which it is killed begins once it was asked.
+        self.readers[at].stage = Stage::Ending { since: now, is_asked: asked.is_ok() };
+        if let Err(failure) = asked {
+            self.report(&format!("cannot end reader {name}, tries again"), &failure);
         }
     }
 
@@ -387,7 +399,13 @@ impl Control {
                         self.ask_to_end(now, at);
                     }
                 }
-                Stage::Ending { since } if now.saturating_sub(*since) >= self.times.end => {
+                Stage::Ending { since, is_asked: false } => {
+                    // Once a round.
+                    if *since < now {
+                        self.ask_to_end(now, at);
+                    }
+                }
+                Stage::Ending { since, .. } if now.saturating_sub(*since) >= self.times.end => {
                     *since = now;
                     let name = reader.name.clone();
                     self.env.say(&format!("reader {name} does not end; kills it"));

@@ -244,11 +244,13 @@ impl Launcher for Pods {
         for pod in pods {
             let Some(name) = pod.metadata.name.clone() else { continue };
             let end = self.end_of(&name, &pod);
+            let mut trouble = None;
             if end.is_some() && pod.metadata.deletion_timestamp.is_none() {
-                // It has no process any more.
-                self.delete(&name, &DeleteParams::default())?;
+                // It has no process any more. The others are looked at although it stays.
+                let deleted = self.delete(&name, &DeleteParams::default());
+                trouble = deleted.err().and_then(|it| it.text().map(ToString::to_string));
             }
-            instances.push(Instance { name, addresses: addresses_of(&pod), end });
+            instances.push(Instance { name, addresses: addresses_of(&pod), end, trouble });
         }
         self.ending.retain(|name| instances.iter().any(|it| it.name == *name));
         Ok(instances)

@@ -234,7 +234,8 @@ impl Launcher for Processes {
         let mut instances = Vec::new();
         for (name, running) in &mut self.running {
             let addresses = Some(running.addresses.clone());
-            instances.push(Instance { name: name.clone(), addresses, end: running.end() });
+            let end = running.end();
+            instances.push(Instance { name: name.clone(), addresses, end, trouble: None });
         }
         let mut has_changed = false;
         for instance in instances.iter_mut().filter(|it| it.end.is_some()) {

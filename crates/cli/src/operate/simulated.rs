@@ -68,6 +68,8 @@ struct World {
     deaths: usize,
     /// The list of nodes cannot be written.
     cannot_publish: bool,
+    /// Readers cannot be asked to end.
+    cannot_end: bool,
     /// Another operator has the readers.
     is_replaced: bool,
     said: Vec<String>,
@@ -170,6 +172,7 @@ impl Launcher for Handle {
             name: name.clone(),
             addresses: Some(Addresses { requests: name.clone(), figures: name.clone() }),
             end: reader.is_dead.then(|| "dead".to_owned()),
+            trouble: None,
         });
         let instances = instances.collect();
         world.readers.retain(|_, reader| !reader.is_dead);
@@ -178,6 +181,9 @@ impl Launcher for Handle {
 
     fn end(&mut self, name: &str) -> Result<(), Failure> {
         let mut world = self.0.borrow_mut();
+        if world.cannot_end {
+            return Err(Failure::Io("no answer".to_owned()));
+        }
         world.ends += 1;
         let now = world.now;
         let cannot_publish = world.cannot_publish;
@@ -279,6 +285,7 @@ fn world(rng: Rng, trouble: Trouble) -> Shared {
         kills: 0,
         deaths: 0,
         cannot_publish: false,
+        cannot_end: false,
         is_replaced: false,
         said: Vec::new(),
     }))

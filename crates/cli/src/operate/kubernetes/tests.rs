@@ -38,7 +38,7 @@ struct Node {
     pods: Api<Pod>,
     templates: Api<PodTemplate>,
     leases: Api<Lease>,
-    _server: Option<ApiServer>,
+    server: Option<ApiServer>,
 }
 
 impl Node {
@@ -63,7 +63,7 @@ impl Node {
             pods: Api::default_namespaced(client.clone()),
             templates: Api::default_namespaced(client.clone()),
             leases: Api::default_namespaced(client),
-            _server: server,
+            server,
         };
         node.describe(&["redis", "metrics"]);
         node
@@ -105,14 +105,15 @@ impl Node {
         self.runtime.block_on(self.pods.patch_status(name, &how, &patch)).unwrap();
     }
 
-    /// Gives all pods an address, and ends those that are to end.
+    /// Gives all pods an address but those that failed, and ends those that are to end.
     fn run(&self) {
         for (at, pod) in self.list().into_iter().enumerate() {
             let name = pod.metadata.name.clone().unwrap();
+            let has_failed = pod.status.is_some_and(|it| it.phase.as_deref() == Some("Failed"));
             if pod.metadata.deletion_timestamp.is_some() {
                 let now = DeleteParams::default().grace_period(0);
                 self.runtime.block_on(self.pods.delete(&name, &now)).unwrap();
-            } else {
+            } else if !has_failed {
                 self.set_status(
                     &name,
                     json!({ "phase": "Running", "podIP": format!("10.0.0.{}", at + 1) }),
@@ -191,6 +192,62 @@ fn pods_that_fail_or_are_deleted_by_others_are_named() {
     assert_eq!(found[0].end.as_deref(), Some("its pod is being deleted"));
 }
 
+/// The answer is that of a failed delete; a real server gives none on request.
+#[test]
+fn a_pod_that_cannot_be_deleted_keeps_no_round_from_the_others() {
+    let node = Node::new("kept");
+    let Some(server) = &node.server else { return };
+    let load = Load { rate: 0, rounds: 0, published: Vec::new(), said: Vec::new() };
+    let load = std::rc::Rc::new(std::cell::RefCell::new(load));
+    let mut control = control(node.launcher().unwrap(), &load);
+    let second = Duration::from_secs(1);
+    for at in 0..3 {
+        control.round(second * at);
+        node.run();
+    }
+    let names: Vec<String> = node.list().into_iter().filter_map(|it| it.metadata.name).collect();
+    let [first, other] = &names[..] else { panic!("{names:?}") };
+    for name in &names {
+        node.set_status(name, json!({ "phase": "Failed", "message": "no memory" }));
+    }
+    server.keep(&[first]);
+    for at in 3..8 {
+        control.round(second * at);
+        node.run();
+    }
+    let left: Vec<String> = node.list().into_iter().filter_map(|it| it.metadata.name).collect();
+    // The first one stays, and both have a successor.
+    assert!(left.contains(first) && !left.contains(other) && left.len() == 3, "{left:?}");
+    let trouble = format!("reader {first}: cannot delete pod {first}: the storage does not answer");
+    assert!(
+        load.borrow().said.iter().any(|it| it.starts_with(&trouble)),
+        "{:?}",
+        load.borrow().said
+    );
+    server.keep(&[]);
+    control.round(second * 8);
+    node.run();
+    assert_eq!(node.list().len(), 2);
+    // The end of a pod is asked for until the server takes it.
+    let names: Vec<String> = node.list().into_iter().filter_map(|it| it.metadata.name).collect();
+    server.keep(&[&names[0]]);
+    control.end();
+    for at in 9..16 {
+        control.round(second * at);
+        node.run();
+    }
+    assert!(!control.is_over());
+    assert_eq!(node.list().len(), 1);
+    server.keep(&[]);
+    for at in 16..18 {
+        control.round(second * at);
+        assert!(node.list().iter().all(|it| it.metadata.deletion_grace_period_seconds == Some(40)));
+        node.run();
+    }
+    control.round(second * 18);
+    assert!(control.is_over() && node.list().is_empty());
+}
+
 #[test]
 fn a_second_operator_is_refused_until_the_lease_ends() {
     let node = Node::new("lease");
@@ -230,6 +287,7 @@ struct Load {
     rate: u64,
     rounds: u64,
     published: Vec<String>,
+    said: Vec<String>,
 }
 
 impl Env for std::rc::Rc<std::cell::RefCell<Load>> {
@@ -245,7 +303,9 @@ impl Env for std::rc::Rc<std::cell::RefCell<Load>> {
         Ok(())
     }
 
-    fn say(&mut self, _: &str) {}
+    fn say(&mut self, text: &str) {
+        self.borrow_mut().said.push(text.to_owned());
+    }
 }
 
 /// The control loop of two pods.
@@ -266,7 +326,7 @@ fn control(launcher: Pods, load: &std::rc::Rc<std::cell::RefCell<Load>>) -> Cont
 #[test]
 fn an_operator_that_lost_its_lease_ends_and_deletes_no_pod() {
     let node = Node::new("lost");
-    let load = Load { rate: 0, rounds: 0, published: Vec::new() };
+    let load = Load { rate: 0, rounds: 0, published: Vec::new(), said: Vec::new() };
     let load = std::rc::Rc::new(std::cell::RefCell::new(load));
     let mut first = control(node.launcher().unwrap(), &load);
     // The pods start, and have no address yet.
@@ -286,7 +346,7 @@ fn an_operator_that_lost_its_lease_ends_and_deletes_no_pod() {
 fn pods_are_listed_while_they_serve_and_all_end_with_the_operator() {
     let node = Node::new("loop");
     let second = Duration::from_secs(1);
-    let load = Load { rate: 0, rounds: 0, published: Vec::new() };
+    let load = Load { rate: 0, rounds: 0, published: Vec::new(), said: Vec::new() };
     let load = std::rc::Rc::new(std::cell::RefCell::new(load));
     let mut control = control(node.launcher().unwrap(), &load);
     for at in 0..4 {

@@ -50,6 +50,24 @@ fn a_primary_that_becomes_a_reader_at_the_end_ends_too() {
     assert!(control.is_over() && world.borrow().readers.is_empty());
 }
 
+/// The launcher cannot reach it for a while: it is killed only after it was asked.
+#[test]
+fn a_reader_that_cannot_be_asked_to_end_is_asked_again() {
+    let (world, mut control) = serving(7, 290.0);
+    world.borrow_mut().cannot_end = true;
+    control.end();
+    run(&mut control, &world, DRAIN.as_secs() + END.as_secs() + 10);
+    assert_eq!(
+        (world.borrow().ends, world.borrow().kills, world.borrow().readers.len()),
+        (0, 0, 3)
+    );
+    assert!(world.borrow().said.iter().any(|it| it.contains("cannot end reader reader-1")));
+    world.borrow_mut().cannot_end = false;
+    run(&mut control, &world, 10);
+    assert!(control.is_over(), "{:?}", world.borrow().said);
+    assert_eq!((world.borrow().ends, world.borrow().kills), (3, 0));
+}
+
 #[test]
 fn readers_end_within_their_limits_although_routers_do_not_know_it() {
     let (world, mut control) = serving(6, 290.0);

@@ -1,7 +1,7 @@
 //! [`ApiServer`]: the part of an API server of Kubernetes that the launcher uses, in memory. Objects have versions, pods a
 //! grace period, and a write with an old version is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,14 @@ use serde_json::{Value, json};
 struct Objects {
     by_path: BTreeMap<String, Value>,
     changes: u64,
+    /// Those that are not deleted.
+    kept: BTreeSet<String>,
 }
 
 /// A running server.
 pub(super) struct ApiServer {
     address: SocketAddr,
+    objects: Arc<Mutex<Objects>>,
     is_ending: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -79,6 +82,9 @@ impl Objects {
         let Some(mut object) = self.by_path.get(path).cloned() else {
             return refusal(404, "the object is not found");
         };
+        if self.kept.iter().any(|name| path.ends_with(name)) {
+            return refusal(500, "the storage does not answer");
+        }
         let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(0);
         let grace = body["gracePeriodSeconds"].as_i64().unwrap_or(own);
         if grace == 0 {
@@ -163,6 +169,7 @@ impl ApiServer {
         let is_ending = Arc::new(AtomicBool::new(false));
         let ends = is_ending.clone();
         let objects: Arc<Mutex<Objects>> = Arc::default();
+        let held = objects.clone();
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if ends.load(Ordering::SeqCst) {
@@ -173,7 +180,12 @@ impl ApiServer {
                 std::thread::spawn(move || serve(stream.unwrap(), &objects));
             }
         });
-        ApiServer { address, is_ending, thread: Some(thread) }
+        ApiServer { address, objects: held, is_ending, thread: Some(thread) }
+    }
+
+    /// Refuses to delete the pods of these names alone, from now on.
+    pub(super) fn keep(&self, names: &[&str]) {
+        self.objects.lock().unwrap().kept = names.iter().map(|name| format!("/{name}")).collect();
     }
 
     pub(super) fn url(&self) -> String {
