@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Milliseconds between two syncs of a reader, which the levels 4 and 5 show; 0 for none
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     follow: u64,
+    /// Seconds for which a reader waits at its start for a primary to make the database
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    start_wait: u64,
     /// File of users, one a line: NAME PASSWORD [read=PARTITION,...] [write=PARTITION,...]
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
@@ -179,6 +182,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.large_values.clone_from(&args.large_values);
     options.shard.clone_from(&args.shard);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
+    options.start_wait = Duration::from_secs(args.start_wait);
     options.users = users(args)?;
     options.limits = args.limits.limits();
     #[cfg(feature = "tls")]

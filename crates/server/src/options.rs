@@ -122,6 +122,8 @@ pub struct Options {
     pub follow: Option<Duration>,
     /// The longest that a read waits for its level. Default: 1 s.
     pub wait: Duration,
+    /// The longest that the start of a reader waits for a primary to make the database, if there is none. Default: 0.
+    pub start_wait: Duration,
     /// TLS on both ports. Default: none.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::tls::ServerTls>,
@@ -149,6 +151,7 @@ impl Default for Options {
             shard: None,
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),
+            start_wait: Duration::ZERO,
             #[cfg(feature = "tls")]
             tls: None,
             users: Users::default(),

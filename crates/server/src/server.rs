@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::Result;
+use siltstone::secondary::Secondary;
+use siltstone::{ErrorKind, Result};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -55,7 +56,12 @@ impl Server {
             large: options.large_values.clone(),
             shard: options.shard.clone(),
         };
-        let node = Node::open(place, is_primary, of_node)?;
+        let node = if is_primary {
+            Node::open(place, is_primary, of_node)?
+        } else {
+            let secondary = follower(&runtime, &place, &options)?;
+            Node::following(place, secondary, of_node)?
+        };
         let shared = Arc::new(Shared::new(options, front, node, address));
         let http_address = http.as_ref().map(front::local).transpose()?;
         let accepting = front::accept(shared.front.clone(), listener, {
@@ -125,6 +131,26 @@ fn acceptor(options: &Options) -> Result<Option<Acceptor>> {
 #[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
 fn acceptor(_: &Options) -> Result<Option<Acceptor>> {
     Ok(None)
+}
+
+/// The time between two looks for a database.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Opens a reader, once there is a database or the start may wait no longer.
+fn follower(runtime: &Runtime, place: &Place, options: &Options) -> Result<Secondary> {
+    let until = options.clock.now() + options.start_wait;
+    loop {
+        match place.reader() {
+            // There is no database, or no folder.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Io)
+                    && options.clock.now() < until =>
+            {
+                runtime.block_on(async { tokio::time::sleep(LOOK).await });
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// Makes a reader follow its primary.

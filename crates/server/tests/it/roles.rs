@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use remote::Remote;
-use server::{Acknowledge, Place, Role, Server};
+use server::{Acknowledge, Options, Place, Role, Server};
 use siltstone::clock::{Clock, SystemClock};
 
-use crate::client::{Client, options, primary, reader};
+use crate::client::{self, Client, options, primary, reader};
 use crate::commands::check;
 
 #[test]
@@ -45,6 +45,33 @@ fn a_reader_names_the_primary_and_is_promoted_while_its_connections_stay() {
     );
     old.stop().unwrap();
     new.stop().unwrap();
+}
+
+#[test]
+fn a_reader_waits_at_its_start_for_a_primary_to_make_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = folder.path().join("db");
+    let bucket = Remote::url(&format!("file://{}", folder.path().join("bucket").display()));
+    let bucket = bucket.unwrap();
+    for (place, at_primary) in [
+        (Place::folder(&local), Place::folder(&local)),
+        (
+            Place::bucket(bucket.clone(), None),
+            Place::bucket(bucket, Some(folder.path().join("own"))),
+        ),
+    ] {
+        assert!(Server::start(place.clone(), Role::Reader, options()).is_err(), "there is none");
+        let options = Options { start_wait: Duration::from_secs(60), ..options() };
+        let starting =
+            std::thread::spawn(move || Server::start(place, Role::Reader, options).unwrap());
+        let options = Options { acknowledge: Acknowledge::Sync, ..client::options() };
+        let first = Server::start(at_primary, Role::Primary, options).unwrap();
+        let reader = starting.join().unwrap();
+        check(&mut Client::new(&first), &[("SET a 1", "OK")]);
+        check(&mut Client::new(&reader), &[("SCID.GET a LEVEL 1", "1")]);
+        reader.stop().unwrap();
+        first.stop().unwrap();
+    }
 }
 
 /// The primary alone was given the option.
