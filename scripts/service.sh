@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# usage: service.sh [--keep]        starts a primary, two readers and a router in a temporary folder, then an operator
-#                                   with two readers and a router of its own, and ends them all
+# usage: service.sh [--keep]        runs the first steps of docs/service.md; starts a primary, two readers and a router in a
+#                                   temporary folder, then an operator with two readers and a router of its own, and
+#                                   ends them all
+#        service.sh --steps         runs the first steps alone
 #        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
 #        service.sh --hop           measures redis-benchmark on the primary and through a router, in turns
 #        service.sh --large         measures the memory of a primary and a router for a value of 900 MB
@@ -19,6 +21,54 @@ if [[ -z "$siltstone" ]]; then
 fi
 
 source scripts/processes.sh
+
+# The commands of the page, in a folder and at ports of this script.
+steps() {
+    command -v redis-cli >/dev/null || { echo "skipped: redis-cli is not here (apt-get install redis-tools)"; return; }
+    command -v python3 >/dev/null || { echo "skipped: the first steps need python3"; return; }
+    local reply
+    mkdir "$folder/steps"
+    python3 - docs/service.md "$(readlink -f "$siltstone")" "$folder/steps" >"$folder/steps.sh" <<'PYTHON'
+import re, socket, sys
+
+page, siltstone, folder = sys.argv[1:]
+block = re.search(r"## First steps\n.*?```console\n(.*?)```", open(page).read(), re.S)[1]
+install, primary, readers, router, client = block.splitlines()
+held = [socket.socket() for _ in range(4)]
+for one in held:
+    one.bind(("127.0.0.1", 0))
+ports = [one.getsockname()[1] for one in held]
+
+def placed(line):
+    line = line.replace("siltstone ", f"'{siltstone}' ", 1).replace("/tmp/bucket", f"{folder}/bucket")
+    line = line.replace("638$n", "${ports[$n]}").replace("-p 6400", f"-p {ports[3]}")
+    for at, port in enumerate(["6379", "6381", "6382"]):
+        line = line.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ports[at]}")
+    return line
+
+print(f"cd '{folder}'; ports=({' '.join(map(str, ports))})")
+print("trap 'kill $(jobs -p); wait' EXIT")
+# Without a port of their own these two have those of the page.
+print(placed(primary).replace(" serve db ", f" serve db --listen 127.0.0.1:{ports[0]} "))
+print(placed(readers))
+print(placed(router).replace(" route ", f" route --listen 127.0.0.1:{ports[3]} "))
+# A person types no faster.
+print(f"for _ in $(seq 300); do redis-cli -p {ports[3]} ping >/dev/null 2>&1 && break; sleep 0.1; done")
+print(placed(client))
+PYTHON
+    reply="$(bash "$folder/steps.sh" 2>"$folder/steps.log" | paste -s -d ' ')"
+    if [[ "$reply" != "OK admin" ]]; then
+        echo "the first steps answer: $reply"
+        cat "$folder/steps.sh" "$folder/steps.log"
+        exit 1
+    fi
+    echo "the first steps of docs/service.md: $reply"
+}
+
+if [[ "$mode" == --steps ]]; then
+    steps
+    exit
+fi
 
 start serve "$folder/db" --large-values default
 primary=$port
@@ -208,6 +258,7 @@ if [[ "$mode" == --bench ]]; then
     bench
     exit
 fi
+steps
 clients
 elastic
 connections
