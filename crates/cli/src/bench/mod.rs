@@ -16,6 +16,7 @@ mod scale;
 pub(crate) mod scid;
 #[cfg(feature = "scid-ml")]
 mod scid_ml;
+mod tcp;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,8 @@ enum OwnData {
     Scale(scale::Args),
     /// Measures a primary and two secondaries over the share of strong reads
     Scid(scid::Args),
+    /// Measures a server that speaks the protocol of Redis, over TCP: the workloads of YCSB
+    Tcp(tcp::Args),
     /// Compares predictors of the consistency level of a read, on a trace that is made from a seed
     #[cfg(feature = "scid-ml")]
     ScidMl(scid_ml::Args),
@@ -226,6 +229,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(OwnData::Large(args)) => return large::run(args),
         Some(OwnData::Scale(args)) => return scale::run(args),
         Some(OwnData::Scid(args)) => return scid::run(args),
+        Some(OwnData::Tcp(args)) => return tcp::run(args),
         #[cfg(feature = "scid-ml")]
         Some(OwnData::ScidMl(args)) => return scid_ml::run(args),
         None => {}
