@@ -25,7 +25,7 @@ use siltstone::{BackgroundMode, Db, TtlFilter};
 pub type Target = fn(&[u8]);
 
 /// All targets by their names, which are those of their files in `corpus/`.
-pub const TARGETS: [(&str, Target); 23] = [
+pub const TARGETS: [(&str, Target); 24] = [
     ("chunks", largeval::decoders::chunks),
     ("edits", decoders::edits),
     ("encrypted", encrypted::encrypted),
@@ -43,6 +43,7 @@ pub const TARGETS: [(&str, Target); 23] = [
     ("request", server::decoders::request),
     ("section", section),
     ("segment", decoders::segment),
+    ("session", server::decoders::session),
     ("shards", server::decoders::shards),
     ("stream", stream),
     ("table", decoders::table),

@@ -228,7 +228,7 @@ impl Scan {
 
 /// Finds the ends of the replies in `bytes`, whole and in pieces: they are the same.
 #[cfg(feature = "internals")]
-pub(crate) fn check_replies(mut bytes: &[u8]) {
+pub(crate) fn check_replies(mut bytes: &[u8]) -> usize {
     while let Ok(Some(end)) = Scan::default().find(bytes) {
         assert!(end <= bytes.len(), "a reply that is not there yet");
         let mut scan = Scan::default();
@@ -238,6 +238,7 @@ pub(crate) fn check_replies(mut bytes: &[u8]) {
         let _ = text_of(&bytes[..end]);
         bytes = &bytes[end..];
     }
+    bytes.len()
 }
 
 fn number(line: &[u8]) -> Result<i64, ()> {
