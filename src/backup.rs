@@ -1,4 +1,5 @@
-//! Backups: [`BackupEngine`], with the database and the hooks of this crate.
+//! Backups: [`BackupEngine`], with the database and the hooks of this crate; and the checkpoint of a database that another
+//! process writes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::fs::Fs;
 
-pub use lsm_core::backup::{BackupInfo, BackupReport, DamagedBackupFile, PurgeSummary};
+pub use lsm_core::backup::{
+    BackupInfo, BackupReport, CheckpointInfo, DamagedBackupFile, PurgeSummary,
+};
 
 use crate::builder::Builder;
 use crate::db::Db;
@@ -316,5 +319,52 @@ impl BackupEngine {
     /// ```
     pub fn delete(&self, backup_id: u32) -> Result<PurgeSummary> {
         self.0.delete(backup_id)
+    }
+}
+
+impl Builder {
+    /// Makes a copy of the database in the folder `dir`, which must be empty or not exist, without opening the database:
+    /// another process may write it meanwhile, or none. Opened as a database, the copy has every commit that returned
+    /// before the call, and is the state after the commit [`CheckpointInfo::seq`]. [`Db::checkpoint`] is the call of the
+    /// process that writes; as that one's, the copy shares the bytes of tables if the file system supports links, and has
+    /// the same database id and a history of its own.
+    ///
+    /// The writer does nothing for it, and flushes nothing: the copy has a log, and of partitions without a log it has
+    /// what was flushed. Of the builder, the folder, the file system, the clock and the hooks count. No code of a hook is
+    /// needed; without that of a value store all of its files are copied. A value store of the application that keeps
+    /// values outside of chunk files is not copied. If the machine has crashed and nothing has opened the database since,
+    /// the copy has what the log attests as durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there are files in `dir`, or if there is no
+    /// database; corruption of the manifest and the log; those of the files, such as
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace). The files of the copy are removed then, the folder stays. A copy
+    /// that a crash left incomplete does not open as a database.
+    ///
+    /// # Durability
+    /// The copy is durable once this returns.
+    ///
+    /// # Cost
+    /// A link or a copy of each table, and of each chunk file whose values are all named by tables; a copy of the other
+    /// chunk files and of the log. A sync for each copied file, and three. 1 MiB of memory. The next open of the copy
+    /// replays the log.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let writer = Db::builder("/db").fs(fs.clone()).open()?;
+    /// let commit = writer.partition("users")?.put("alice", "admin")?;
+    ///
+    /// let other_process = Db::builder("/db").fs(fs.clone());
+    /// let copied = other_process.checkpoint("/monday")?;
+    /// assert_eq!(copied.seq, commit.seq);
+    /// let monday = Db::builder("/monday").fs(fs).open()?;
+    /// assert!(monday.partition("users")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn checkpoint(self, dir: impl AsRef<Path>) -> Result<CheckpointInfo> {
+        self.into_engine().backup_source().checkpoint(dir)
     }
 }

@@ -4,6 +4,7 @@
 mod crash;
 mod damage;
 mod lease;
+mod linked;
 mod pace;
 mod shared;
 mod source;

@@ -291,3 +291,38 @@ fn a_batch_larger_than_a_segment_keeps_the_log_in_order() {
     let db = open_in_memory(&left);
     assert_eq!(db.partition("p").unwrap().iter().map(Result::unwrap).count(), count);
 }
+
+/// The writer is another process.
+#[test]
+fn checkpoints_beside_a_live_writer_have_a_prefix_with_everything_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("db");
+    let (mut child, mut lines) = start(&folder, false);
+    let mut acks = [0; WRITERS];
+    let mut line = String::new();
+    for round in 0..40 {
+        for _ in 0..100 {
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "the writer died by itself");
+            if let Some((writer, number)) = acknowledged(&line) {
+                acks[writer] = number;
+            }
+        }
+        let copy = dir.path().join(format!("copy-{round}"));
+        let copied = Db::builder(&folder).checkpoint(&copy).unwrap();
+        let db = open(&copy).unwrap();
+        assert_eq!(db.visible_seq(), copied.seq, "round {round}");
+        for (writer, acked) in acks.iter().enumerate() {
+            let last = check_writer(&db, writer);
+            assert!(last >= *acked, "round {round}: {last} of {acked}");
+        }
+        check_sound(&db).unwrap();
+        db.close().unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let db = open(&folder).unwrap();
+    for (writer, acked) in acks.iter().enumerate() {
+        assert!(check_writer(&db, writer) >= *acked);
+    }
+}

@@ -250,7 +250,7 @@ impl Existing {
     }
 
     /// Returns an error if there is no database: opening would create one.
-    fn check(path: &Path) -> Result<(), Failure> {
+    pub(crate) fn check(path: &Path) -> Result<(), Failure> {
         // By the names of files, and not by an open: that would make a database in any folder,
         // after a typing error in a path.
         if path.is_dir() && holds_database(path)? {

@@ -11,9 +11,9 @@ use siltstone::{ErrorKind, ExportOptions};
 
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
-use crate::engine::{self, Existing, Making, ReadTarget, Target, Writing};
-use crate::output::{Failure, Output};
-use crate::{progress, repair, resp, streams};
+use crate::engine::{self, Existing, Making, ReadTarget, Target};
+use crate::output::{Failure, Output, note};
+use crate::{files, progress, repair, resp, streams};
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -29,43 +29,53 @@ pub(crate) struct CheckpointArgs {
 
 /// Copies a database; files are linked if possible.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
-    needs_folder(&args.database, "checkpoint", "remote restore makes a folder of a bucket")?;
-    if engine::is_shipped(&args.database)? {
+    let CheckpointArgs { database, folder, .. } = args;
+    needs_folder(database, "checkpoint", "remote restore makes a folder of a bucket")?;
+    if engine::is_shipped(database)? {
         return Err(Failure::Usage(format!(
             "{} is shipped to a bucket, and a checkpoint would write to it\n  \
              remote restore makes a folder of the bucket",
-            args.database.display()
+            database.display()
         )));
     }
-    let existing = match Existing::open(&args.database, &Writing::default(), "checkpoint") {
-        Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
-            return Err(Failure::Io(written_by_another(&args.database, &args.folder)));
+    progress::end_at_interrupt(format!(
+        "siltstone: interrupted; {} stays as it is, and {} is no database unless the copy was complete\n  \
+         remove that folder, or give the next copy another one",
+        database.display(),
+        folder.display()
+    ))?;
+    Existing::check(database)?;
+    let copied = match files::builder(database).open() {
+        // Only the process that writes can flush. So this copies its log as well.
+        Err(error) if error.kind() == ErrorKind::Locked => {
+            engine::note_writer();
+            during_copy(folder, || files::builder(database).checkpoint(folder))?
         }
-        opened => opened?,
+        opened => {
+            let db = opened?;
+            let seq = during_copy(folder, || db.checkpoint(folder))?;
+            db.close()?;
+            return print_checkpoint(args, seq.get(), &[]);
+        }
     };
-    let seq = progress::during(
-        "copying",
-        || progress::folder_bytes(&args.folder),
-        || existing.db.checkpoint(&args.folder),
-    )?;
-    let mut out = Output::new(args.json);
-    let folder = args.folder.display().to_string();
-    let json = json!({ "checkpoint": folder, "sequence": seq.get() });
-    out.line(format_args!("checkpoint in {folder}"), &json)?;
-    out.finish()?;
-    Ok(existing.close()?)
+    if !copied.unlogged.is_empty() {
+        let names = copied.unlogged.join(", ");
+        note(format_args!("siltstone: without a log, so only what was flushed is in it: {names}"));
+    }
+    print_checkpoint(args, copied.seq.get(), &copied.unlogged)
 }
 
-/// The reason why a database that another process writes has no checkpoint by this command. A checkpoint flushes all
-/// partitions first and links the tables, so that the copy needs no log; a reader cannot make the writer flush.
-fn written_by_another(database: &Path, folder: &Path) -> String {
-    let database = database.display();
-    let folder = folder.display();
-    format!(
-        "another process writes {database}, and a checkpoint begins with a flush, which only that process can do\n  \
-         that process makes one by `Db::checkpoint`; this copies what it has committed, entry by entry:\n  \
-         siltstone export {database} - --format stream --all-partitions | siltstone import {folder} -"
-    )
+/// Runs `copy`, and shows how much is in the folder meanwhile.
+fn during_copy<T: Send>(folder: &Path, copy: impl FnOnce() -> T + Send) -> T {
+    progress::during("copying", || progress::folder_bytes(folder), copy)
+}
+
+fn print_checkpoint(args: &CheckpointArgs, seq: u64, unlogged: &[String]) -> Result<(), Failure> {
+    let mut out = Output::new(args.json);
+    let folder = args.folder.display().to_string();
+    let json = json!({ "checkpoint": folder, "sequence": seq, "unlogged": unlogged });
+    out.line(format_args!("checkpoint in {folder}: sequence {seq}"), &json)?;
+    out.finish()
 }
 
 /// Arguments of `export`.

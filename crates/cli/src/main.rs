@@ -150,8 +150,8 @@ enum Command {
     Dump(dump::Args),
     /// Copies a database, with hard links if possible
     ///
-    /// No other process may have the database open: a program copies the database that it writes by
-    /// `Db::checkpoint`.
+    /// Another process may write the database meanwhile: the copy has what it had committed, and its log is copied as
+    /// well. The sequence number of the last commit in it is printed.
     Checkpoint(exchange::CheckpointArgs),
     /// Makes, lists, verifies, restores and deletes backups that share what is the same
     ///

@@ -485,7 +485,7 @@ fn entries_go_from_one_database_to_another() {
     check(at, &["ingest", "two", "part"], 0, "ingested 2 entries in 1 tables\n");
     check(at, &["scan", "two"], 0, "b\t1\nc\t1\n");
     check(at, &["ingest", "two", "one"], 2, "");
-    check(at, &["checkpoint", "two", "copy"], 0, "checkpoint in copy\n");
+    check(at, &["checkpoint", "two", "copy"], 0, "checkpoint in copy: sequence 2\n");
     check(at, &["checkpoint", "two", "copy"], 2, "");
     check(at, &["count", "copy"], 0, "2\n");
 }

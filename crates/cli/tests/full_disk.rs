@@ -161,3 +161,30 @@ fn the_space_of_deleted_large_values_comes_back_on_a_nearly_full_disk() {
         assert!(db.verify(Default::default()).unwrap().is_sound());
     }
 }
+
+/// The copy of a database that this process writes is on a disk without room for its log.
+#[test]
+fn a_checkpoint_beside_a_writer_leaves_nothing_on_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let db = Db::open(&path).unwrap();
+    let p = db.partition("p").unwrap();
+    for n in 0..40_u32 {
+        p.put(n.to_be_bytes(), vec![n as u8; 1 << 20]).unwrap();
+    }
+    for kind in ["tmpfs", "ext4"] {
+        let Some(mount) = Mount::new(&folder.path().join(kind), kind, DISK_BYTES) else {
+            skipped("no such file system may be mounted");
+            continue;
+        };
+        let copy = mount.0.join("copy");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
+        let refused = command.arg("checkpoint").args([&path, &copy]).output().unwrap();
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("No space left on device"), "{errors}");
+        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 0, "{kind}");
+    }
+    assert_eq!(p.iter().keys().count(), 40);
+    p.put("more", "1").unwrap();
+}

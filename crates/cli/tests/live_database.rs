@@ -1,8 +1,12 @@
-//! The reading subcommands while this process has the database open for writing.
+//! The reading subcommands, and copies, while this process has the database open for writing.
+
+#[cfg(target_os = "linux")]
+mod interrupt;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use siltstone::{Db, Durability, LargeValueOptions, PartitionOptions};
 
@@ -151,4 +155,114 @@ fn commits_are_watched_while_the_writer_has_the_database_open() {
     assert_eq!(lines.lines().count(), 2, "a clear is of all keys: {lines}");
     let none = run(&["watch", path, "--once"]);
     assert!(none.status.success() && none.stdout.is_empty());
+}
+
+#[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+fn keys(db: &Db, partition: &str) -> Vec<String> {
+    let keys = db.partition(partition).unwrap().iter().keys();
+    keys.map(|key| String::from_utf8(key.unwrap().to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_checkpoint_is_made_while_the_writer_has_the_database_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["db", "copy", "other", "none", "new"];
+    let paths = names.map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let [path, copy, other, none, new] = paths;
+    let db = Db::open(&path).unwrap();
+    let large = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let users = db.partition_with("users", large).unwrap();
+    let cache = db.partition_with("cache", PartitionOptions::new().logged(false)).unwrap();
+    for (partition, key) in [(&users, "flushed"), (&cache, "flushed")] {
+        partition.put(key, vec![b'f'; 100_000]).unwrap();
+    }
+    db.flush().unwrap();
+    cache.put("in memory", "1").unwrap();
+    let commit = users.put("in the log", vec![b'l'; 100_000]).unwrap();
+    let printed = say(&["checkpoint", &path, &copy]);
+    assert_eq!(printed, format!("checkpoint in {copy}: sequence {}\n", commit.seq.get()));
+    let json = run(&["checkpoint", &path, &other, "--json"]);
+    let [text, errors] = [&json.stdout, &json.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(text.contains("\"unlogged\":[\"cache\"]"), "{text}");
+    assert!(errors.contains("only what was flushed is in it: cache"), "{errors}");
+    // Refused, with nothing changed: the copy is opened below.
+    let refused = run(&["checkpoint", &path, &copy]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not empty"));
+    assert_eq!(run(&["checkpoint", &none, &new]).status.code(), Some(1));
+    assert!(!Path::new(&new).exists());
+
+    users.put("later", "1").unwrap();
+    let copied = Db::open(&copy).unwrap();
+    assert_eq!(copied.visible_seq(), commit.seq);
+    assert_eq!(keys(&copied, "users"), ["flushed", "in the log"]);
+    assert_eq!(keys(&copied, "cache"), ["flushed"]);
+    assert!(copied.verify(Default::default()).unwrap().is_sound());
+}
+
+/// A database whose log takes a while to copy.
+#[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+fn with_a_long_log(path: &Path) -> Db {
+    let db = Db::open(path).unwrap();
+    let users = db.partition("users").unwrap();
+    for n in 0..40_u32 {
+        users.put(n.to_be_bytes(), vec![n as u8; 1 << 19]).unwrap();
+    }
+    db
+}
+
+/// The folder of an interrupted copy is no database, or is the whole. The database and its writer are as before.
+#[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+fn check_interrupted(db: &Db, copy: &Path) {
+    let path = copy.to_str().unwrap();
+    let counted = run(&["count", path, "--partition", "users"]);
+    let is_whole = counted.status.success() && counted.stdout == b"40\n";
+    let has_manifest = files_in(copy).iter().any(|name| name.ends_with(".manifest"));
+    assert!(is_whole || !counted.status.success() && !has_manifest, "{counted:?}");
+    let users = db.partition("users").unwrap();
+    users.put(0_u32.to_be_bytes(), [0; 9]).unwrap();
+    assert_eq!(users.iter().keys().count(), 40);
+}
+
+#[expect(clippy::disallowed_methods, reason = "looks for files as a user does")]
+fn files_in(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_checkpoint_that_is_killed_beside_a_writer_leaves_no_half_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let db = with_a_long_log(&path);
+    let mut kills = 0;
+    for round in 0..6 {
+        let copy = folder.path().join(format!("copy-{round}"));
+        let mut command = Command::new(SILTSTONE);
+        command.arg("checkpoint").args([&path, &copy]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the command can be started");
+        while files_in(&copy).len() < 1 + round / 3 && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        kills += usize::from(!child.wait().unwrap().success());
+        check_interrupted(&db, &copy);
+    }
+    assert!(kills > 0, "each was done before");
+    let copy = folder.path().join("copy");
+    say(&["checkpoint", path.to_str().unwrap(), copy.to_str().unwrap()]);
+    assert_eq!(Db::open(&copy).unwrap().partition("users").unwrap().iter().keys().count(), 40);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupted_checkpoint_says_what_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let db = with_a_long_log(&at.join("db"));
+    let output = interrupt::interrupted(at, &["checkpoint", "db", "copy"], b"");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("interrupted; db stays as it is"), "{errors}");
+    check_interrupted(&db, &at.join("copy"));
 }

@@ -1,5 +1,5 @@
-//! Backups, purges and restores with the power cut before every operation, with every operation failing, and on a full
-//! disk.
+//! Backups, purges, restores, and checkpoints of a folder, with the power cut before every operation, with every
+//! operation failing, and on a full disk.
 
 use std::sync::Mutex;
 
@@ -13,15 +13,18 @@ enum Call {
     Create,
     Purge,
     Restore,
+    /// Of the folder, next to its writer.
+    Checkpoint,
 }
 
 /// Each with its number of threads. A purge has one.
-const CALLS: [(Call, usize); 5] = [
+const CALLS: [(Call, usize); 6] = [
     (Call::Create, 1),
     (Call::Create, 3),
     (Call::Purge, 1),
     (Call::Restore, 1),
     (Call::Restore, 3),
+    (Call::Checkpoint, 1),
 ];
 
 struct Prepared {
@@ -59,6 +62,16 @@ impl Call {
             Call::Create => engine.create_backup(db).map(drop),
             Call::Purge => engine.purge_old(1).map(drop),
             Call::Restore => engine.restore(2, NEW).map(drop),
+            Call::Checkpoint => Db::builder(DIR).fs(fs.clone()).checkpoint(NEW).map(drop),
+        }
+    }
+
+    /// The state of the database that it makes in a new folder.
+    fn made(self, states: &[State]) -> Option<&State> {
+        match self {
+            Call::Create | Call::Purge => None,
+            Call::Restore => Some(&states[1]),
+            Call::Checkpoint => Some(&states[2]),
         }
     }
 }
@@ -74,16 +87,16 @@ fn check(mem: &MemFs, call: Call, states: &[State], done: bool) {
         (Call::Create, false) => assert!(listed == [1, 2] || listed == [1, 2, 3], "{listed:?}"),
         (Call::Purge, true) => assert_eq!(listed, [2]),
         (Call::Purge, false) => assert!(listed == [2] || listed == [1, 2], "{listed:?}"),
-        (Call::Restore, _) => assert_eq!(listed, [1, 2]),
+        (Call::Restore | Call::Checkpoint, _) => assert_eq!(listed, [1, 2]),
     }
-    if call == Call::Restore {
+    if let Some(made) = call.made(states) {
         match open(&fs, NEW, 5) {
             Ok(db) if files_in(mem, NEW).iter().any(|path| path.ends_with("LOCK")) && !done => {
                 // An empty folder becomes a new database.
                 let is_new = db.partition_names() == ["default"];
-                assert!(is_new || state(&db) == states[1], "half a restore");
+                assert!(is_new || state(&db) == *made, "half of {call:?}");
             }
-            Ok(db) => assert!(state(&db) == states[1], "half a restore"),
+            Ok(db) => assert!(state(&db) == *made, "half of {call:?}"),
             Err(error) => assert!(!done, "{error}"),
         }
     }
@@ -158,7 +171,7 @@ fn a_fault_at_any_operation_keeps_every_backup_whole() {
                 reached += 1;
                 fault.heal();
                 drop(db);
-                if call == Call::Restore && result.is_err() {
+                if call.made(&states).is_some() && result.is_err() {
                     assert_eq!(files_in(&mem, NEW), Vec::<PathBuf>::new(), "{action:?} at {nth}");
                 }
                 let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -194,6 +207,29 @@ fn a_full_disk_ends_a_backup_and_the_next_one_goes_on() {
     for id in 1..=3 {
         assert!(restored(&fs, &mem, id).unwrap() == states[id as usize - 1], "{id}");
     }
+}
+
+#[test]
+fn a_full_disk_ends_a_checkpoint_of_a_folder_without_a_trace() {
+    let Prepared { mem, fs, db, states, .. } = prepare();
+    let used: u64 = mem.paths().iter().map(|it| mem.read_raw(it).unwrap().len() as u64).sum();
+    let mut refused = 0;
+    for room in (0..40).map(|step| step * 1500) {
+        mem.set_capacity(Some(used + room));
+        match Db::builder(DIR).fs(fs.clone()).checkpoint(NEW) {
+            Ok(copied) => {
+                assert_eq!(copied.seq, db.visible_seq());
+                break;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+        }
+        refused += 1;
+        assert_eq!(files_in(&mem, NEW), Vec::<PathBuf>::new(), "room {room}");
+    }
+    assert!(refused > 0, "the disk was full");
+    mem.set_capacity(None);
+    assert!(state(&open(&fs, NEW, 9).unwrap()) == states[2]);
+    assert!(state(&db) == states[2]);
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! A primary takes the lease of a backup away while it is made: the backup begins again, and never has files that may
-//! be gone.
+//! A primary takes the lease of a backup, or of a checkpoint of its folder, away while it is made: that begins again, and
+//! never has files that may be gone.
 
 use std::sync::Mutex;
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
+use siltstone::SeqNo;
 use siltstone::backup::BackupInfo;
 
 use super::*;
@@ -98,4 +99,48 @@ fn a_backup_whose_lease_is_always_taken_away_is_refused_and_the_next_one_goes_on
     let made = engine(&fs).create_backup(&db).unwrap();
     assert!(made.new_bytes < made.size, "{made:?}");
     assert!(restored(&fs, &mem, made.backup_id).unwrap() == state(&db));
+}
+
+/// Makes a checkpoint of the folder, as another process does, whose lease is taken away before the `nth` file of the copy
+/// is made. Returns the number of files that were begun, of all attempts.
+fn disturbed_checkpoint(mem: &MemFs, nth: usize) -> (Result<SeqNo>, usize) {
+    let fault = FaultFs::over_mem(mem.clone());
+    let fs: Arc<dyn Fs> = Arc::new(fault.clone());
+    let begun = Arc::new(Mutex::new(0));
+    let seen = begun.clone();
+    let below = mem.clone();
+    fault.set_observer(Arc::new(move |op: &FsOp| {
+        let is_made = matches!(op.kind, OpKind::Link | OpKind::Create);
+        let is_manifest = op.path.extension().is_some_and(|it| it == "manifest");
+        if is_made && op.path.starts_with(NEW) && !is_manifest {
+            let mut begun = seen.lock().unwrap();
+            if *begun == nth {
+                below.paths().iter().filter(|path| is_lease(path)).for_each(|path| {
+                    below.remove_raw(path).unwrap();
+                });
+            }
+            *begun += 1;
+        }
+    }));
+    let made = Db::builder(DIR).fs(fs.clone()).checkpoint(NEW);
+    fault.clear_observer();
+    let begun = *begun.lock().unwrap();
+    (made.map(|it| it.seq), begun)
+}
+
+#[test]
+fn a_checkpoint_of_a_folder_that_loses_its_lease_begins_again() {
+    let (mem, _db) = prepared();
+    let (made, undisturbed) = disturbed_checkpoint(&mem, usize::MAX);
+    made.unwrap();
+    assert!(undisturbed > 3, "{undisturbed} files");
+    for nth in 0..undisturbed - 1 {
+        let (mem, db) = prepared();
+        let (made, begun) = disturbed_checkpoint(&mem, nth);
+        assert_eq!(made.unwrap(), db.visible_seq());
+        // The file that was under way is made, and no other before the next lease.
+        assert_eq!(begun, nth + 1 + undisturbed, "{nth}");
+        let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+        assert!(state(&open(&fs, NEW, 9).unwrap()) == state(&db), "{nth}");
+    }
 }

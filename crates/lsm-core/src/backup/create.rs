@@ -1,7 +1,6 @@
 //! A new backup: the pieces that are missing, then the record.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
 
 use parking_lot::Mutex;
 
@@ -10,18 +9,13 @@ use super::format::{
     part_name, record_name, seal_piece,
 };
 use super::purge_record::{name_since, split_name};
-use super::source::{SourceFile, SourcePiece, SourceState};
+use super::source::{OpenSource, SourceFile, SourceFolder, SourcePiece, SourceState};
 use super::{BackupFolder, BackupInfo, BackupSource, READING, Records, THREAD, file_bytes};
 use crate::clock::Pace;
 use crate::db::Db;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follow::{FollowOptions, Follower};
-use crate::fs::{File, FolderFs, Fs};
 use crate::threads::for_each;
 use crate::types::DbId;
-
-/// Attempts, if the writer deletes files that are read: it does so only if the lease was taken away.
-const ATTEMPTS: usize = 3;
 
 impl BackupFolder {
     /// Makes a backup of an open database. It has every commit that returned before the call, and is the state after
@@ -58,41 +52,19 @@ impl BackupFolder {
         let _lock = self.lock()?;
         // Made here, because readers write nothing.
         drop(self.fs.try_lock(&self.dir.join(READING))?);
-        let mut attempts = 1;
-        loop {
-            match self.try_create(source) {
-                Err(error)
-                    if attempts < ATTEMPTS
-                        && matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone) =>
-                {
-                    attempts += 1;
-                }
-                made => return made,
-            }
-        }
+        SourceFolder::until_held(|| self.try_create(source))
     }
 
-    fn try_create(&self, from: &BackupSource) -> Result<BackupInfo> {
-        // Held, because the folder may be renamed meanwhile.
-        let (fs, dir) = FolderFs::hold(from.fs.clone(), &from.dir)?;
-        let options = FollowOptions {
-            fs: fs.clone(),
-            clock: from.clock.clone(),
-            hooks: from.hooks.clone(),
-            ..FollowOptions::new(&dir)
-        };
-        let follower = options.open()?;
-        let pinned = follower.pin_files()?;
+    fn try_create(&self, source: &BackupSource) -> Result<BackupInfo> {
+        let from = SourceFolder::open(source)?;
         let records = self.records()?;
-        self.check_database(&records, pinned.version.db_id)?;
-        let source = SourceState::find(&*fs, &dir, &follower, &pinned)?;
+        self.check_database(&records, from.pinned.version.db_id)?;
+        let source = SourceState::find(&from)?;
         let present = self.shared()?;
         let copy = Copy {
             engine: self,
-            follower: &follower,
+            from: &from,
             source: &source,
-            fs: &*fs,
-            from: &dir,
             usable: UsableFiles::of(&records, &present),
             pace: Mutex::new(Pace::new(self.bytes_per_second)),
             copied: Mutex::new(CopiedFiles { present, new_bytes: 0 }),
@@ -107,7 +79,7 @@ impl BackupFolder {
         let files = files.into_iter().flatten().collect();
         let new_bytes = copy.copied.into_inner().new_bytes;
         // Last: everything was read from files that the lease held.
-        follower.keep_lease()?;
+        from.follower.keep_lease()?;
         self.publish(source, files, new_bytes, &records)
     }
 
@@ -212,10 +184,8 @@ struct CopiedFiles {
 /// The copying of what is missing, by several threads.
 struct Copy<'a> {
     engine: &'a BackupFolder,
-    follower: &'a Follower,
+    from: &'a SourceFolder,
     source: &'a SourceState,
-    fs: &'a dyn Fs,
-    from: &'a Path,
     usable: UsableFiles,
     pace: Mutex<Pace>,
     copied: Mutex<CopiedFiles>,
@@ -224,20 +194,10 @@ struct Copy<'a> {
 impl Copy<'_> {
     /// Copies what is missing of a file; `None` if the file is not needed any more.
     fn file(&self, file: &SourceFile) -> Result<Option<StoredFile>> {
-        let path = file.name.path(self.from);
-        let source = match self.fs.open_read(&path) {
-            Ok(source) => source,
-            // A chunk file without a value that tables name, which was listed and had no committed value either.
-            Err(error) if error.is_missing() && file.fixed == 0 => return Ok(None),
-            Err(error) if error.is_missing() => {
-                let message = format!("{} is gone", path.display());
-                return Err(Error::because(ErrorKind::FileGone, message, error));
-            }
-            Err(error) => return Err(error),
-        };
+        let Some(source) = self.from.open_file(file)? else { return Ok(None) };
         let mut pieces = Vec::new();
-        for piece in file.pieces(&*source, &self.source.version)? {
-            pieces.push(self.piece(&*source, &path, piece)?);
+        for piece in file.pieces(source.file(), &self.source.version)? {
+            pieces.push(self.piece(&source, piece)?);
         }
         Ok(Some(StoredFile { name: file.name, pieces }))
     }
@@ -246,21 +206,18 @@ impl Copy<'_> {
         self.copied.lock().present.get(name) == Some(&file_bytes(len))
     }
 
-    fn piece(&self, source: &dyn File, path: &Path, piece: SourcePiece) -> Result<SharedPiece> {
+    fn piece(&self, source: &OpenSource, piece: SourcePiece) -> Result<SharedPiece> {
         let SourcePiece { name, offset, len } = piece;
         let name = name.map(|own| self.usable.name(&own));
         if let Some(name) = name.clone().filter(|name| self.has(name, len)) {
             return Ok(SharedPiece { name, len });
         }
-        self.follower.keep_lease()?;
+        self.from.follower.keep_lease()?;
         self.engine.keep_pace(&self.pace, len);
         let mut bytes = begin_piece();
         bytes.resize(PIECE_HEADER_BYTES + len as usize, 0);
         let content = &mut bytes[PIECE_HEADER_BYTES..];
-        let got = source.read_at(offset, content)?;
-        if got as u64 != len {
-            return Err(Error::corruption(path, offset + got as u64, "a file ends too early"));
-        }
+        source.read(offset, content)?;
         let db = database_mark(self.source.version.db_id);
         let name = name.unwrap_or_else(|| self.usable.name(&part_name(db, content)));
         if !self.has(&name, len) {

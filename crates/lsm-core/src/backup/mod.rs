@@ -8,6 +8,7 @@
 //! format.rs    the bytes of records and shared files
 //! source.rs    the files of a state, and their pieces
 //! create.rs    a new backup
+//! checkpoint.rs    a database of the files themselves, linked where that is possible
 //! restore.rs   a database from a backup
 //! verify.rs    damage, with the backups that need the damaged file
 //! purge.rs     what is deleted
@@ -23,6 +24,7 @@
 //!
 //! So the folder is safe without locks, which a bucket does not have. Those of a file system make others fail early.
 
+mod checkpoint;
 mod create;
 mod format;
 mod purge;
@@ -46,6 +48,7 @@ use format::{BackupRecord, PIECE_HEADER_BYTES, id_of_record, record_name};
 use purge_record::{PURGE_MAGIC, PurgeRecord};
 
 pub use crate::db::BackupSource;
+pub use checkpoint::CheckpointInfo;
 pub use format::{PIECE_BYTES_MAX, PIECE_MAGIC, RECORD_MAGIC};
 pub use purge::PurgeSummary;
 pub use verify::{BackupReport, DamagedBackupFile};

@@ -1,6 +1,7 @@
-//! A database from a backup: its files, and the manifest last.
+//! A database from a backup: its files, and the manifest last. A checkpoint makes its folder by the same [`NewFiles`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -11,10 +12,10 @@ use crate::db::make_empty_folder;
 use crate::db::open::random_from_hasher_keys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, File};
+use crate::fs::{AppendMode, File, Fs};
 use crate::threads::for_each;
 use crate::types::FileNo;
-use crate::version::Manifest;
+use crate::version::{DbVersion, Manifest};
 
 /// The file numbers of two databases that were restored from one backup begin at different places, this many at most
 /// apart. Otherwise both would give the same names to different files, and backups share files by name.
@@ -75,32 +76,12 @@ impl BackupFolder {
     fn restore_record(&self, record: &BackupRecord, into: &Path) -> Result<()> {
         make_empty_folder(&*self.database_fs, into)?;
         let pace = Mutex::new(Pace::new(self.bytes_per_second));
-        // What is there already is of another restore into this folder, which may succeed.
-        let made = Mutex::new(Vec::new());
-        let mut version = record.version.clone();
-        let apart = random_from_hasher_keys() % NUMBERS_APART;
-        let number = FileNo(version.next_file.0.saturating_add(apart));
-        version.next_file = FileNo(number.0.saturating_add(1));
-        let manifest = FileName::new(FileKind::Manifest, number, version.epoch);
+        let made = NewFiles::new(&*self.database_fs, into);
         let files = for_each(THREAD, self.threads, record.files.iter().collect(), |file| {
-            let target = file.name.path(into);
-            let opened = self.database_fs.open_append(&target, AppendMode::IfAbsent)?;
-            made.lock().push(target);
-            self.restore_file(file, &*opened, &pace)
+            let target = made.create(file.name)?;
+            self.restore_file(file, &*target, &pace)
         });
-        let made = made.into_inner();
-        let restored =
-            files.and_then(|()| self.database_fs.sync_names(into, &made)).and_then(|()| {
-                Manifest::create(&*self.database_fs, into, manifest, &version).map(drop)
-            });
-        if restored.is_err() {
-            // The manifest first: without it the rest is no database.
-            let removed = self.database_fs.delete(&manifest.path(into));
-            if removed.and_then(|()| self.database_fs.sync_dir(into)).is_ok() {
-                made.iter().for_each(|path| drop(self.database_fs.delete(path)));
-            }
-        }
-        restored
+        made.publish(files, &record.version)
     }
 
     fn restore_file(&self, file: &StoredFile, target: &dyn File, pace: &Mutex<Pace>) -> Result<()> {
@@ -143,5 +124,61 @@ impl BackupFolder {
         let mut bytes = vec![0; PIECE_HEADER_BYTES + piece.len as usize + 1];
         let got = file.read_at(0, &mut bytes)?;
         then(open_piece(piece, &bytes[..got], &path)?)
+    }
+}
+
+/// The files of a database that is being made in a folder.
+pub(super) struct NewFiles<'a> {
+    fs: &'a dyn Fs,
+    dir: &'a Path,
+    /// Not the files that are there already: these are of another call with this folder, which may succeed.
+    made: Mutex<Vec<PathBuf>>,
+}
+
+impl<'a> NewFiles<'a> {
+    pub(super) fn new(fs: &'a dyn Fs, dir: &'a Path) -> NewFiles<'a> {
+        NewFiles { fs, dir, made: Mutex::default() }
+    }
+
+    /// Creates the file `name`, which must not be there.
+    pub(super) fn create(&self, name: FileName) -> Result<Arc<dyn File>> {
+        let path = name.path(self.dir);
+        let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
+        self.made.lock().push(path);
+        Ok(file)
+    }
+
+    /// Gives the file `from` the name `name` here, too. Returns `false` if that cannot be done, for whatever reason:
+    /// a copy shows whether it matters.
+    pub(super) fn link(&self, from: &Path, name: FileName) -> bool {
+        let path = name.path(self.dir);
+        let is_linked = self.fs.caps().link && self.fs.link(from, &path).is_ok();
+        if is_linked {
+            self.made.lock().push(path);
+        }
+        is_linked
+    }
+
+    /// Makes the folder a database with the state `version`. If that fails, or if `files` is the error of a file,
+    /// removes the files.
+    pub(super) fn publish(self, files: Result<()>, version: &DbVersion) -> Result<()> {
+        let NewFiles { fs, dir, made } = self;
+        let made = made.into_inner();
+        let mut version = version.clone();
+        let apart = random_from_hasher_keys() % NUMBERS_APART;
+        let number = FileNo(version.next_file.0.saturating_add(apart));
+        version.next_file = FileNo(number.0.saturating_add(1));
+        let manifest = FileName::new(FileKind::Manifest, number, version.epoch);
+        let published = files
+            .and_then(|()| fs.sync_names(dir, &made))
+            .and_then(|()| Manifest::create(fs, dir, manifest, &version).map(drop));
+        if published.is_err() {
+            // The manifest first: without it the rest is no database.
+            let removed = fs.delete(&manifest.path(dir));
+            if removed.and_then(|()| fs.sync_dir(dir)).is_ok() {
+                made.iter().for_each(|path| drop(fs.delete(path)));
+            }
+        }
+        published
     }
 }

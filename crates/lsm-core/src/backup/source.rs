@@ -1,4 +1,5 @@
-//! The files of a database that a backup needs, and their pieces: [`SourceFile`].
+//! A database that is copied while another process may write it: [`SourceFolder`], its files, and their pieces:
+//! [`SourceFile`].
 //!
 //! ```text
 //! table      the manifest has its length and the hash of its blocks, which name its pieces: nothing is read
@@ -12,13 +13,15 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::BackupSource;
 use super::format::{PIECE_BYTES_MAX, database_mark, piece_name};
 use crate::codec::checksum128;
-use crate::error::{Error, Result};
-use crate::follow::{Follower, PinnedFiles};
+use crate::error::{Error, ErrorKind, Result};
+use crate::follow::{FollowOptions, Follower, PinnedFiles};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{File, Fs};
+use crate::fs::{File, FolderFs, Fs};
 use crate::hooks::ChunkId;
 use crate::types::{FileNo, SeqNo};
 use crate::version::{DbVersion, HookKind, LogCut, RetainedLog};
@@ -30,7 +33,100 @@ const END_BYTES: u64 = 4 << 10;
 /// The length of the shortest piece of a file that may grow, but for its last one.
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// A file of the database, as far as a backup needs it.
+/// Attempts, if the writer deletes files that are read.
+const ATTEMPTS: usize = 3;
+
+/// A database that is followed while its files are read: its lease holds them.
+pub(super) struct SourceFolder {
+    /// It holds the folder, which may be renamed meanwhile.
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) follower: Follower,
+    pub(super) pinned: PinnedFiles,
+}
+
+impl SourceFolder {
+    /// Follows `source`, and finds what it has committed by now.
+    ///
+    /// # Errors
+    /// Those of a follower.
+    pub(super) fn open(source: &BackupSource) -> Result<SourceFolder> {
+        let (fs, dir) = FolderFs::hold(source.fs.clone(), &source.dir)?;
+        let options = FollowOptions {
+            fs: fs.clone(),
+            clock: source.clock.clone(),
+            hooks: source.hooks.clone(),
+            ..FollowOptions::new(&dir)
+        };
+        let follower = options.open()?;
+        let pinned = follower.pin_files()?;
+        Ok(SourceFolder { fs, dir, follower, pinned })
+    }
+
+    /// Calls `make` again if the writer has deleted files that it reads: it does so only if the lease was taken away.
+    ///
+    /// # Errors
+    /// The last one of `make`.
+    pub(super) fn until_held<T>(mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut attempts = 1;
+        loop {
+            match make() {
+                Err(error)
+                    if attempts < ATTEMPTS
+                        && matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone) =>
+                {
+                    attempts += 1;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    /// Opens a file of it; `None` if the file is not needed any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileGone`]; those of the file system.
+    pub(super) fn open_file(&self, file: &SourceFile) -> Result<Option<OpenSource>> {
+        let path = file.name.path(&self.dir);
+        match self.fs.open_read(&path) {
+            Ok(file) => Ok(Some(OpenSource { path, file })),
+            // A chunk file without a value that tables name, which was listed and had no committed value either.
+            Err(error) if error.is_missing() && file.fixed == 0 => Ok(None),
+            Err(error) if error.is_missing() => {
+                let message = format!("{} is gone", path.display());
+                Err(Error::because(ErrorKind::FileGone, message, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A file of the database that is open.
+pub(super) struct OpenSource {
+    path: PathBuf,
+    file: Arc<dyn File>,
+}
+
+impl OpenSource {
+    pub(super) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    /// Fills `content` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// Those of reading; corruption if the file ends before.
+    pub(super) fn read(&self, offset: u64, content: &mut [u8]) -> Result<()> {
+        let got = self.file.read_at(offset, content)?;
+        if got != content.len() {
+            let end = offset + got as u64;
+            return Err(Error::corruption(&self.path, end, "a file ends too early"));
+        }
+        Ok(())
+    }
+}
+
+/// A file of the database, as far as a copy of it needs it.
 pub(super) struct SourceFile {
     pub(super) name: FileName,
     /// Its bytes that never change.
@@ -57,27 +153,34 @@ pub(super) struct SourceState {
 }
 
 impl SourceState {
-    /// Finds the files of the state that `follower` has pinned.
+    /// Finds the files of the state that `source` has pinned.
     ///
     /// # Errors
     /// Those of the files; corruption of the log.
-    pub(super) fn find(
-        fs: &dyn Fs,
-        dir: &Path,
-        follower: &Follower,
-        pinned: &PinnedFiles,
-    ) -> Result<SourceState> {
+    pub(super) fn find(source: &SourceFolder) -> Result<SourceState> {
+        let SourceFolder { fs, dir, follower, pinned } = source;
         let PinnedFiles { version, seq, log_end } = pinned;
         let mut files: Vec<SourceFile> = tables(version).collect();
-        let segments = segments(fs, dir, version, *log_end)?;
+        let segments = segments(&**fs, dir, version, *log_end)?;
         files.extend(segments.iter().map(Segment::file));
-        files.extend(chunks(fs, dir, follower, version)?);
+        files.extend(chunks(&**fs, dir, follower, version)?);
         let version = closed_at(version, *seq, &segments);
         Ok(SourceState { version, seq: *seq, files })
     }
 }
 
 impl SourceFile {
+    /// Returns `true` if all of its bytes are in the state, durable, and never changed: a table, or a chunk file whose
+    /// values are all named by tables. Later values may follow the latter; no handle of the state names them.
+    pub(super) fn can_be_linked(&self) -> bool {
+        match self.name.kind {
+            FileKind::Sst => true,
+            FileKind::Chunk => self.fixed > 0 && self.rest == 0,
+            // A segment has the frames of later commits, and an open of the copy reads all of it.
+            _ => false,
+        }
+    }
+
     /// The file, cut into pieces.
     ///
     /// # Errors
