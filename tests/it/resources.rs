@@ -1,5 +1,7 @@
 //! Databases that share resources: what they use together, what stays their own, and what closing gives back.
 
+mod followed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

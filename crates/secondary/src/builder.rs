@@ -117,7 +117,9 @@ impl Builder {
     }
 
     /// Shares the block cache and the bound of open files with databases of the process. Default: it has its own. Its
-    /// memtables, and the thread of a mode that follows, stay its own.
+    /// memtables count in the memory of all, up to half of it, so that the databases write theirs to tables earlier. It
+    /// waits for none of them and delays none, and its own limit is still [`Builder::memtable_bytes_max`]. The thread of a
+    /// mode that follows stays its own.
     pub fn resources(mut self, resources: &Resources) -> Builder {
         self.0.resources = Some(resources.clone());
         self

@@ -106,6 +106,7 @@ pub use salvage::{DoubtfulKeys, Salvage, SalvageReport, SalvagedPartition};
 pub use stall::StallHealth;
 pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
+pub(crate) use write_budget::FollowedMemory;
 
 use catalog::Catalog;
 use commit::CommitPath;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::thread_pool::ThreadPool;
-use super::write_budget::WriteBudget;
+use super::write_budget::{FollowedMemory, WriteBudget};
 use crate::cache::{Blocks, CachePart, DbCache};
 use crate::clock::{Clock, RateLimiter, SystemClock};
 use crate::error::Result;
@@ -24,7 +24,8 @@ use crate::options::{Options, ResourceOptions, check_background_rate};
 /// A database that is opened with it, by [`Builder::resources`](super::Builder::resources), has none of these by itself. Its
 /// options of the same names are limits for this database among the others; but of `cache_bytes` only 0 counts, which
 /// turns the cache off for it, and its rate delays its next compaction for which no writer waits, and no flush. A stepped database uses no
-/// threads, and its steps wait for no rate. The first 2^24 opens use the cache. A read-only open and a secondary share the cache and the open files. One clone
+/// threads, and its steps wait for no rate. The first 2^24 opens use the cache. A read-only open and a secondary share the cache and the open files, and
+/// the memtables of a secondary count in the memory of all, see [`ResourceUsage::followed_memtable_bytes`]. One clone
 /// in any place is enough: the open databases keep the rest. Databases and resources may be dropped in any order.
 ///
 /// Trouble of one database stays its own: a writer waits for flushes of its own database alone, and a panic of a hook
@@ -84,6 +85,8 @@ pub struct ResourceUsage {
     pub write_buffer_bytes: u64,
     /// Memory of memtables that wait for their flush, in bytes.
     pub sealed_memtable_bytes: u64,
+    /// Memory of the memtables of secondaries, in bytes. Up to half of `write_buffer_bytes` of it counts as active.
+    pub followed_memtable_bytes: u64,
     /// Tables and chunk files that are open for reading.
     pub open_files: u64,
     /// The maximum of them.
@@ -153,7 +156,8 @@ impl Resources {
             return ResourceUsage::default();
         }
         let cache = self.0.cache.stats();
-        let [active_memtable_bytes, sealed_memtable_bytes] = self.0.budget.bytes();
+        let [active_memtable_bytes, sealed_memtable_bytes, followed_memtable_bytes] =
+            self.0.budget.bytes();
         ResourceUsage {
             databases: self.0.threads.member_count() as u64,
             threads: self.0.threads.thread_count() as u64,
@@ -162,6 +166,7 @@ impl Resources {
             active_memtable_bytes,
             write_buffer_bytes: self.0.budget.bytes_max(),
             sealed_memtable_bytes,
+            followed_memtable_bytes,
             open_files: self.0.files.open_count() as u64,
             open_files_max: self.0.files.limit() as u64,
             background_bytes_per_second: self.0.limiter.bytes_per_second(),
@@ -194,6 +199,11 @@ pub(crate) fn block_cache(resources: Option<&Resources>, options: &Options) -> D
         }
         _ => DbCache::own(options.cache_bytes),
     }
+}
+
+/// The count of the memtables of a secondary.
+pub(crate) fn followed_memory(resources: Option<&Resources>) -> FollowedMemory {
+    FollowedMemory::new(resources.map(|Resources(shared)| shared.budget.clone()))
 }
 
 /// The options of a database, no larger than those of `resources`.

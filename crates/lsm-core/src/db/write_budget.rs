@@ -5,6 +5,10 @@
 //! is *asked* to seal its largest memtable: by its next writer, or on its flush thread. No writer waits for that, and
 //! none takes a lock of another database.
 //!
+//! The memtables of secondaries count as well, up to half of the budget: a secondary drops a memtable when its primary has
+//! flushed it, and no one can make it drop one earlier. So it never waits, delays no writer, and does not ask any database. The
+//! databases are asked earlier by as much, and have half of the budget at least.
+//!
 //! Sealed memory is noted by `stall.rs`. If all databases together have too much of it, the writers of those are
 //! delayed that have some themselves.
 //!
@@ -27,6 +31,7 @@ pub(super) struct WriteBudget {
     // Relaxed: sums that decide only when memory is freed.
     active: AtomicU64,
     sealed: AtomicU64,
+    followed: AtomicU64,
     /// The part of the active memory whose databases were asked to seal it, and did not begin yet.
     asked: AtomicU64,
     shares: Mutex<BTreeMap<u64, Weak<BudgetShare>>>,
@@ -63,6 +68,7 @@ impl WriteBudget {
             bytes_max,
             active: AtomicU64::new(0),
             sealed: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             shares: Mutex::default(),
         }
@@ -73,9 +79,9 @@ impl WriteBudget {
         self.bytes_max
     }
 
-    /// The memory of active memtables, and of sealed ones.
-    pub(super) fn bytes(&self) -> [u64; 2] {
-        [&self.active, &self.sealed].map(|sum| sum.load(Ordering::Relaxed))
+    /// The memory of active memtables, of sealed ones, and of those of secondaries.
+    pub(super) fn bytes(&self) -> [u64; 3] {
+        [&self.active, &self.sealed, &self.followed].map(|sum| sum.load(Ordering::Relaxed))
     }
 
     /// Begins to count the memtables of a database.
@@ -95,12 +101,15 @@ impl WriteBudget {
         share
     }
 
-    /// The memory of active memtables that no database was asked to seal. What was asked for counts as freed: a database that
-    /// is slow to free it is not asked again, nor another one in its place.
+    /// The memory of active memtables that no database was asked to seal, and of secondaries. What was asked for counts as
+    /// freed: a database that is slow to free it is not asked again, nor another one in its place.
     #[inline]
     fn unasked(&self) -> u64 {
         let asked = self.asked.load(Ordering::Relaxed);
-        self.active.load(Ordering::Relaxed).saturating_sub(asked)
+        let unasked = self.active.load(Ordering::Relaxed).saturating_sub(asked);
+        // More of it would make the databases write tiny tables, and free nothing.
+        let followed = self.followed.load(Ordering::Relaxed).min(self.bytes_max / 2);
+        unasked.saturating_add(followed)
     }
 
     /// Asks the databases with most memory, one after the other, until the rest is within the budget.
@@ -203,6 +212,39 @@ impl Drop for BudgetShare {
     }
 }
 
+/// Memtables of a secondary, in the budget that it shares if it shares one.
+#[derive(Default)]
+pub(crate) struct FollowedMemory {
+    budget: Option<Arc<WriteBudget>>,
+    /// As noted last; the sum of the budget has them.
+    bytes: AtomicU64,
+}
+
+impl FollowedMemory {
+    /// No memtables yet.
+    pub(super) fn new(budget: Option<Arc<WriteBudget>>) -> FollowedMemory {
+        FollowedMemory { budget, bytes: AtomicU64::new(0) }
+    }
+
+    /// As [`FollowedMemory::new`], in the same budget.
+    pub(crate) fn another(&self) -> FollowedMemory {
+        FollowedMemory::new(self.budget.clone())
+    }
+
+    /// Notes their memory.
+    pub(crate) fn note(&self, bytes: u64) {
+        if let Some(budget) = &self.budget {
+            replace(&self.bytes, &budget.followed, bytes);
+        }
+    }
+}
+
+impl Drop for FollowedMemory {
+    fn drop(&mut self) {
+        self.note(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,7 +272,7 @@ mod tests {
         assert_eq!(shares[0].background.wakes(), 1);
         assert!(shares[0].take_asked() && !shares[0].take_asked());
         shares[0].note_active(0);
-        assert_eq!(budget.bytes(), [50, 0]);
+        assert_eq!(budget.bytes(), [50, 0, 0]);
         // Its own writer seals at once.
         assert!(shares[1].note_active(90));
     }
@@ -278,7 +320,7 @@ mod tests {
                 closed.leave();
                 writer.join().expect("it does not panic");
             });
-            assert_eq!(budget.bytes(), [0, 0]);
+            assert_eq!(budget.bytes(), [0, 0, 0]);
         }
     }
 
@@ -303,9 +345,34 @@ mod tests {
         // Late notes of a closed database do not count.
         assert!(!first.note_active(200));
         assert_eq!(first.note_sealed(200), 0);
-        assert_eq!(budget.bytes(), [0, 0]);
+        assert_eq!(budget.bytes(), [0, 0, 0]);
         second.note_active(7);
         drop(second);
-        assert_eq!(budget.bytes(), [0, 0]);
+        assert_eq!(budget.bytes(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn secondaries_count_up_to_half_of_the_budget() {
+        let budget = Arc::new(WriteBudget::new(100));
+        let followed = FollowedMemory::new(Some(budget.clone()));
+        let other = followed.another();
+        let share = share(&budget);
+        followed.note(20);
+        other.note(10);
+        assert_eq!(budget.bytes(), [0, 0, 30]);
+        assert!(!share.note_active(69));
+        assert!(share.note_active(70), "with the secondaries it is full");
+        // However much they have, no database is asked for a small memtable.
+        share.note_active(0);
+        followed.note(5000);
+        assert!(!share.note_active(49));
+        assert!(share.note_active(50));
+        drop(followed);
+        assert_eq!(budget.bytes(), [50, 0, 10]);
+        share.note_active(0);
+        assert!(!share.note_active(89));
+        drop(other);
+        assert_eq!(budget.bytes(), [89, 0, 0]);
+        FollowedMemory::default().note(7);
     }
 }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::log::{Indexed, LogTail, PendingSection, ends_of_runs};
+use crate::db::FollowedMemory;
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, SlabPool};
 use crate::replay::insert_section;
@@ -26,6 +27,8 @@ struct Layer {
 /// The memtables of one followed partition.
 pub(super) struct ReplicaMemtables {
     slabs: Arc<SlabPool>,
+    /// Their count in the memory that databases share.
+    memory: FollowedMemory,
     /// Newest first; the first one grows.
     layers: Vec<Layer>,
     next_id: u64,
@@ -36,10 +39,11 @@ pub(super) struct ReplicaMemtables {
 }
 
 impl ReplicaMemtables {
-    /// Empty memtables, which take their memory from `slabs`.
-    pub(super) fn new(slabs: &Arc<SlabPool>) -> ReplicaMemtables {
+    /// Empty memtables, which take their memory from `slabs`, and are counted in `memory`.
+    pub(super) fn new(slabs: &Arc<SlabPool>, memory: FollowedMemory) -> ReplicaMemtables {
         let mut memtables = ReplicaMemtables {
             slabs: slabs.clone(),
+            memory,
             layers: Vec::new(),
             next_id: 1,
             applied: SeqNo::ZERO,
@@ -154,6 +158,11 @@ impl ReplicaMemtables {
             }
         }
         Ok(self.applied > before)
+    }
+
+    /// Notes how much memory they have now.
+    pub(super) fn note_memory(&self) {
+        self.memory.note(self.layers.iter().map(|layer| layer.memtable.bytes()).sum());
     }
 
     /// Inserts a section, at `offset` of `source`, whose frame is at `lsn` of the log, unless it

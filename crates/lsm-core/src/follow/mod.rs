@@ -52,7 +52,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::{CalendarGuard, Clock};
-use crate::db::{Builder, Db, Resources, VerifyOptions, VerifyReport};
+use crate::db::{Builder, Db, FollowedMemory, Resources, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, OpenFiles};
 use crate::hooks::HookProvider;
@@ -153,6 +153,8 @@ struct Inner {
     files: Arc<OpenFiles>,
     tables: Arc<TableContext>,
     slabs: Arc<SlabPool>,
+    /// The budget in which memtables count. It has none itself.
+    memory: FollowedMemory,
     /// The log is not read.
     follows_tables_only: bool,
     memtable_bytes_max: u64,

@@ -12,7 +12,7 @@ use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::clock::{CalendarGuard, Clock, SystemClock};
 use crate::db::Resources;
 use crate::db::open::random_from_hasher_keys;
-use crate::db::resources::{block_cache, open_files};
+use crate::db::resources::{block_cache, followed_memory, open_files};
 use crate::error::Result;
 use crate::fs::{FolderFs, Fs, OsFs};
 use crate::hooks::HookProvider;
@@ -110,6 +110,7 @@ impl FollowOptions {
             memtable_bytes_max: self.memtable_bytes_max,
             empty: Arc::new(Memtable::new(MemtableId(0), &slabs).without_dead()),
             slabs,
+            memory: followed_memory(resources.as_ref()),
             provider: hooks,
             resources,
             pins: Arc::default(),

@@ -411,8 +411,10 @@ impl FollowPosition {
         let flushed = partition.flushed_through;
         let log = self.log.as_mut().expect("it was scanned");
         let mut is_changed = !self.memtables.contains_key(&id);
-        let slabs = &inner.slabs;
-        let memtables = self.memtables.entry(id).or_insert_with(|| ReplicaMemtables::new(slabs));
+        let memtables = self
+            .memtables
+            .entry(id)
+            .or_insert_with(|| ReplicaMemtables::new(&inner.slabs, inner.memory.another()));
         if !memtables.drop_flushed(flushed) {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
@@ -428,6 +430,7 @@ impl FollowPosition {
         }
         let pending = log.take(id);
         is_changed |= memtables.take_in(log, pending, flushed)?;
+        memtables.note_memory();
         Ok(is_changed)
     }
 }
