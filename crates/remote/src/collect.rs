@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! 1. No object is deleted that the newest base or the journal after it needs, whatever the clocks say. Clocks decide
-//!    only on the states before: how far back a restore reaches, and which leases count.
+//!    only on the states before: how far back a restore reaches, and which leases count. A lease counts as long as the own
+//!    clock says so, which does not jump: from the moment on at which a round has seen its last renewal.
 //! 2. A claim is never deleted. A writer that has slept puts its next object under the number of the claim that
 //!    fenced it, so that name is taken for ever.
 //! 3. Objects of the own claimant are deleted only after the journal has dropped them. Only their own writer names
@@ -20,7 +21,7 @@
 //!    no data before its claim, so the check that follows a listing proves that it has none of a later writer.
 //! 4. A writer that was fenced in the middle of a round does no harm: all that it was about to delete stays garbage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use siltstone::Result;
 use crate::bucket::{Bucket, unfinished_target};
 use crate::format::{CLAIM_BYTES, FOLDER_OBJECTS, base_name, number_of_journal};
 use crate::journal::{Boundary, journal_object};
-use crate::lease::BucketLease;
+use crate::lease::{BucketLease, FoundLease};
 use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shipper::Shipper;
@@ -53,6 +54,14 @@ impl Moment {
     }
 }
 
+/// The last renewal of a lease that a round has seen.
+struct SeenRenewal {
+    /// By the clock of the store: another time is another renewal.
+    renewed: Duration,
+    /// The first look that has seen it, by the own clock.
+    seen: Duration,
+}
+
 /// The findings of earlier rounds. Held over a round, with its calls of the store: one thread makes a round.
 #[derive(Default)]
 struct Rounds {
@@ -61,7 +70,9 @@ struct Rounds {
     waiting: Vec<(u64, Moment)>,
     /// The boundary through which all is deleted.
     swept: u64,
+    /// The moment from which the own clock counts on by that of the store.
     begun: Option<Moment>,
+    leases: BTreeMap<u128, SeenRenewal>,
     /// Objects of fenced writers, and the moment at which they were found.
     orphans: Option<(Moment, Vec<String>)>,
     deleted: u64,
@@ -98,19 +109,23 @@ impl Collector {
         self.shipper.check_writer()?;
         self.shipper.check_journal()?;
         let moment = self.moment()?;
-        let begun = *rounds.begun.get_or_insert(moment);
-        // As far as the store's clock is ahead of the own one since the first round, it has jumped.
-        let now = begun.store + moment.since(begun);
+        let begun = rounds.begun.get_or_insert(moment);
+        // As far as the store's clock is ahead of the own one since the first round, it has jumped. If it has jumped
+        // back, what is put from now on would look older than it is.
+        if moment.store < begun.store + moment.own.saturating_sub(begun.own) {
+            *begun = moment;
+        }
+        let now = begun.store + moment.since(*begun);
         self.put_boundary(rounds, moment, now)?;
         let Some(first) = self.ripe(rounds, moment) else { return Ok(0) };
-        let seen = Retention::read(&self.bucket)?;
-        let Some(base) = seen.base_under_leases(now, first - 1) else { return Ok(0) };
+        let (seen, expired) = self.read_retention(rounds, now)?;
+        let Some(base) = seen.base_under_leases(first - 1) else { return Ok(0) };
         self.check_last_writer()?;
         self.delete_journal(rounds, base + 1)?;
         for (number, _) in seen.bases.iter().filter(|(number, _)| *number < base) {
             self.delete(rounds, &base_name(*number))?;
         }
-        let held = seen.held(now);
+        let held = seen.held();
         let dropped = self.shipper.dropped_through(base);
         let mut gone = BTreeSet::new();
         for object in dropped.into_iter().filter(|object| !held.contains(object)) {
@@ -119,7 +134,7 @@ impl Collector {
         }
         self.delete_orphans(rounds, moment, base, &held)?;
         self.shipper.forget(base, &gone);
-        for found in seen.leases.iter().filter(|it| !it.is_live(now)) {
+        for found in expired {
             if now.saturating_sub(found.renewed) > found.lease.expires + self.grace {
                 rounds.deleted += 1;
                 self.bucket.delete(&BucketLease::name(found.lease.id))?;
@@ -145,8 +160,30 @@ impl Collector {
         Ok(Moment { store, own })
     }
 
+    /// The bases, and the leases that count; and those that have expired, by the clock of the store and by the own one.
+    fn read_retention(
+        &self,
+        rounds: &mut Rounds,
+        now: Duration,
+    ) -> Result<(Retention, Vec<FoundLease>)> {
+        let mut retention = Retention::read(&self.bucket)?;
+        let own = self.bucket.timer.now();
+        let mut before = std::mem::take(&mut rounds.leases);
+        for FoundLease { lease, renewed } in &retention.leases {
+            let known = before.remove(&lease.id).filter(|known| known.renewed == *renewed);
+            let seen = known.unwrap_or(SeenRenewal { renewed: *renewed, seen: own });
+            rounds.leases.insert(lease.id, seen);
+        }
+        let expired = retention.expire(|found| {
+            let seen = rounds.leases.get(&found.lease.id).map_or(own, |it| it.seen);
+            found.is_live(now) || own.saturating_sub(seen) <= found.lease.expires
+        });
+        Ok((retention, expired))
+    }
+
     /// Puts a boundary, if more may be deleted than by the last one.
     fn put_boundary(&self, rounds: &mut Rounds, moment: Moment, now: Duration) -> Result<()> {
+        let (seen, _) = self.read_retention(rounds, now)?;
         let boundary = match &mut rounds.boundary {
             Some(boundary) => boundary,
             none => {
@@ -156,9 +193,8 @@ impl Collector {
             }
         };
         boundary.look(&self.bucket)?;
-        let seen = Retention::read(&self.bucket)?;
         let base = seen.base_of_age(now, self.retention);
-        let base = base.and_then(|base| seen.base_under_leases(now, base));
+        let base = base.and_then(|base| seen.base_under_leases(base));
         let Some(first) = base.map(|base| base + 1) else { return Ok(()) };
         if first > boundary.first && boundary.put(&self.bucket, first, self.shipper.claimant())? {
             rounds.waiting.push((first, moment));

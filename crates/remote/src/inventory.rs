@@ -177,7 +177,7 @@ impl Reasons {
 pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
     let bucket = settings.bucket();
     let (folder, boundary) = load(&bucket)?;
-    let seen = Retention::read(&bucket)?;
+    let mut seen = Retention::read(&bucket)?;
     let now = seen.last_put();
     let newest_base = seen.bases.last().map(|(number, _)| *number);
     let by_age = seen.base_of_age(now, settings.retention).unwrap_or(0);
@@ -189,6 +189,8 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
         renewed: found.renewed,
         is_live: found.is_live(now),
     });
+    let leases = leases.collect();
+    seen.expire(|found| found.is_live(now));
     // The first state of a whole journal is that of its first object, not of a base.
     let is_whole = boundary.first <= 1;
     let mut status = BucketStatus {
@@ -203,16 +205,16 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
         retained: Amount::default(),
         leased: Amount::default(),
         garbage: Amount::default(),
-        leases: leases.collect(),
+        leases,
     };
     let dropped = folder.dropped.iter().map(|it| (it.object.clone(), it.number));
     let reasons = Reasons {
         live: folder.objects(),
         dropped: dropped.collect(),
-        held: seen.held(now),
+        held: seen.held(),
         newest_base: newest_base.unwrap_or(0),
         by_age,
-        by_leases: seen.base_under_leases(now, by_age).unwrap_or(0),
+        by_leases: seen.base_under_leases(by_age).unwrap_or(0),
         folder,
     };
     for dir in ["journal", "base", "table", "part"] {

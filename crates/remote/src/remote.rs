@@ -189,8 +189,10 @@ impl Remote {
     }
 
     /// Sets the time after which a reader, or a restore, renews its lease. The primary deletes nothing that a lease
-    /// needs; a lease expires after five times this. Default: one minute, 0.2 $ a month. With `None` no lease is
-    /// put, and a reader needs no right to write: then only [`Remote::retention`] protects what it reads.
+    /// needs; a lease expires after five times this without a renewal, by the clock of the store and by that of the
+    /// primary, which counts from the round of deletion that has seen the last one. Default: one minute, 0.2 $ a month.
+    /// With `None` no lease is put, and a reader needs no right to write: then only [`Remote::retention`] protects what
+    /// it reads.
     pub fn lease(mut self, interval: Option<Duration>) -> Remote {
         self.0.lease = interval;
         self

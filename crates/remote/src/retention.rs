@@ -14,6 +14,7 @@ use crate::lease::{BucketLease, FoundLease};
 pub(crate) struct Retention {
     /// The bases with the times of their puts, oldest first.
     pub(crate) bases: Vec<(u64, Duration)>,
+    /// Those that count: all, before [`Retention::expire`].
     pub(crate) leases: Vec<FoundLease>,
 }
 
@@ -40,16 +41,23 @@ impl Retention {
         old.map(|(number, _)| *number).max()
     }
 
-    /// The newest base, up to `base`, with which the states of all live leases can be made.
-    pub(crate) fn base_under_leases(&self, now: Duration, base: u64) -> Option<u64> {
-        let live = self.leases.iter().filter(|it| it.is_live(now));
-        let lowest = live.map(|it| it.lease.number).min().unwrap_or(u64::MAX).min(base);
+    /// Keeps the leases that are live, and returns the others.
+    pub(crate) fn expire(
+        &mut self,
+        mut is_live: impl FnMut(&FoundLease) -> bool,
+    ) -> Vec<FoundLease> {
+        self.leases.extract_if(.., |it| !is_live(it)).collect()
+    }
+
+    /// The newest base, up to `base`, with which the states of all leases can be made.
+    pub(crate) fn base_under_leases(&self, base: u64) -> Option<u64> {
+        let lowest = self.leases.iter().map(|it| it.lease.number).min();
+        let lowest = lowest.unwrap_or(u64::MAX).min(base);
         self.bases.iter().map(|(number, _)| *number).filter(|number| *number <= lowest).max()
     }
 
     /// The objects that open files of readers need.
-    pub(crate) fn held(&self, now: Duration) -> BTreeSet<Arc<str>> {
-        let live = self.leases.iter().filter(|it| it.is_live(now));
-        live.flat_map(|it| it.lease.objects.iter().cloned()).collect()
+    pub(crate) fn held(&self) -> BTreeSet<Arc<str>> {
+        self.leases.iter().flat_map(|it| it.lease.objects.iter().cloned()).collect()
     }
 }

@@ -64,7 +64,7 @@ pub fn put(db: &Db, key: &str) -> siltstone::Result<()> {
 }
 
 /// Commits, a journal object for each; a base comes after 256.
-fn write(db: &Db, primary: &Primary, count: u64) {
+pub fn write(db: &Db, primary: &Primary, count: u64) {
     for number in 0..count {
         put(db, &format!("{number}")).unwrap();
         primary.ship().unwrap();
@@ -239,7 +239,8 @@ fn a_lease_keeps_what_its_reader_needs_until_it_expires() {
     assert!(tables.iter().any(|table| place.has(table)), "the lease keeps the tables");
     assert!(view.contains("flushed").unwrap());
     assert!(!place.has(&journal_name(3)), "and not what was before it");
-    // It is not renewed any more.
+    // It is not renewed any more, once the primary has seen it.
+    primary.collect().unwrap();
     place.objects.advance(600 * HOUR);
     for _ in 0..2 {
         place.age(&primary, &db);
@@ -261,6 +262,7 @@ fn a_lease_that_comes_before_the_boundary_counts() {
     let secondary = reader.secondary().open().unwrap();
     let view = view_of(&secondary);
     clear(&db);
+    primary.collect().unwrap();
     // The lease expires, and is renewed after the primary has read it.
     place.age(&primary, &db);
     place.age(&primary, &db);

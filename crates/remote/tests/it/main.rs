@@ -7,6 +7,7 @@ mod away;
 mod backups;
 mod basics;
 mod cache;
+mod clocks;
 mod compressed;
 mod deletion;
 #[cfg(feature = "encryption")]

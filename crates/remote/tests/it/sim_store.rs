@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -63,7 +63,7 @@ pub struct SimBucket {
     objects: Mutex<ObjectMap>,
     /// The true time, and the error of the store's clock.
     now_ms: AtomicU64,
-    ahead_ms: AtomicU64,
+    ahead_ms: AtomicI64,
     /// Calls that have failed, and whose effect may still come.
     late: Mutex<Vec<LateCall>>,
     /// Machines use it with keys.
@@ -82,7 +82,12 @@ impl SimBucket {
 
     /// The clock of the store jumps forward.
     pub fn jump(&self, time: Duration) {
-        self.ahead_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+        self.ahead_ms.fetch_add(time.as_millis() as i64, Ordering::Relaxed);
+    }
+
+    /// The clock of the store jumps backward.
+    pub fn jump_back(&self, time: Duration) {
+        self.ahead_ms.fetch_sub(time.as_millis() as i64, Ordering::Relaxed);
     }
 
     /// The time by a clock that does not jump.
@@ -105,8 +110,9 @@ impl SimBucket {
     }
 
     pub fn now(&self) -> Duration {
-        let now = self.now_ms.load(Ordering::Relaxed) + self.ahead_ms.load(Ordering::Relaxed);
-        Duration::from_millis(now)
+        let now = self.now_ms.load(Ordering::Relaxed).cast_signed();
+        let now = now + self.ahead_ms.load(Ordering::Relaxed);
+        Duration::from_millis(u64::try_from(now).unwrap_or(0))
     }
 
     /// Puts an object, if the name is free or the put is not conditional. Look and put are one step: machines of some
