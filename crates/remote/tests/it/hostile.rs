@@ -97,6 +97,33 @@ fn a_damaged_or_missing_table_is_an_error_and_no_missing_key() {
     }
 }
 
+/// A log that ends with zeros looks like one that ends there.
+#[test]
+fn a_part_of_a_log_that_is_cut_is_named_and_no_end_of_the_log() {
+    let mut rng = Rng::from_env_or(13);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    let users = db.partition("users").unwrap();
+    users.put_with("flushed", vec![7; 1000], Durability::Sync).unwrap();
+    users.put_with("long", vec![8; 200_000], Durability::Sync).unwrap();
+    users.put_with("logged", "x", Durability::Sync).unwrap();
+    primary.ship().unwrap();
+    let mut parts: Vec<String> = objects.lock().keys().cloned().collect();
+    parts.retain(|name| name.starts_with("part/") && name.contains(".wal/"));
+    let part = parts.pop().expect("the base has the log there");
+    assert!(read(&remote(&objects, &mut rng)).unwrap());
+    let len = objects.lock()[&part].len();
+    objects.lock().get_mut(&part).unwrap().truncate(len - 60);
+    for error in [
+        read(&remote(&objects, &mut rng)).unwrap_err(),
+        remote(&objects, &mut rng).take_over("/db").map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.damage().expect("it is damage").file.to_str(), Some(&*part), "{error}");
+    }
+}
+
 #[test]
 fn a_range_after_the_end_of_an_object_has_no_bytes() {
     let store = Remote::memory().unwrap().store();

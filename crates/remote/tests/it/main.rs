@@ -9,6 +9,7 @@ mod basics;
 mod cache;
 mod clocks;
 mod compressed;
+mod deaths;
 mod deletion;
 #[cfg(feature = "encryption")]
 mod encrypted;
@@ -23,7 +24,9 @@ mod read_lease;
 mod restoring;
 mod same_machine;
 mod sim;
+mod sim_machine;
 mod sim_model;
+mod sim_reader;
 mod sim_store;
 mod store_layer;
 mod stored;

@@ -7,119 +7,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use remote::{Ack, Primary, Remote, RemoteReader, RestoreTarget};
+use remote::{Ack, RestoreTarget};
 use siltstone::fs::{CrashOutcome, MemFs};
-use siltstone::secondary::{Level, Reading, Secondary, Target};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Partition, PartitionOptions, Result};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
 use testkit::Rng;
 
-use crate::sim_model::{Commits, MARK, mark_of, numbers, try_numbers};
-use crate::sim_store::{Objects, SimStore, new_bucket, with_poor_clock};
+use crate::sim_machine::{CommitShape, MINUTE, Machine, commit_meanwhile, read_newest, remote_of};
+use crate::sim_model::Commits;
+use crate::sim_reader::SimReader;
+use crate::sim_store::{Objects, SimClock, SimStore, journal_name, new_late_bucket};
 
 /// Takeovers in a normal run; `REMOTE_TAKEOVERS` sets another number.
 const TAKEOVERS: u64 = 2000;
-const MINUTE: Duration = Duration::from_secs(60);
-/// The renewals of leases, and the time for which one surely counts.
-const LEASE: Duration = Duration::from_secs(3600);
-const LEASE_COUNTS: Duration = Duration::from_secs(4 * 3600);
 
-/// The remote of a machine: with little history, so that much is deleted.
-fn remote_of(store: &Arc<SimStore>, fs: &MemFs, ack: Ack, rng: &mut Rng) -> Remote {
-    let lease = *rng.pick(&[0, 50, 5_000, 60_000]);
-    let remote = with_poor_clock(store, fs, rng).read_lease(Duration::from_millis(lease));
-    remote.ack(ack).retention(120 * MINUTE).grace(10 * MINUTE)
-}
-
-/// A machine with an open database.
-struct Machine {
-    fs: MemFs,
-    store: Arc<SimStore>,
-    primary: Primary,
-    db: Db,
-    is_local: bool,
-}
-
-impl Machine {
-    fn open(
-        store: Arc<SimStore>,
-        fs: MemFs,
-        ack: Ack,
-        takes_over: bool,
-        rng: &mut Rng,
-    ) -> Result<Machine> {
-        let remote = remote_of(&store, &fs, ack, rng);
-        let primary = match takes_over {
-            true => remote.take_over("/db")?,
-            false => remote.primary("/db")?,
-        };
-        let db = primary.builder().background(BackgroundMode::Stepped).write_buffer_bytes(64 << 10);
-        let db = db.open()?;
-        Ok(Machine { fs, store, primary, db, is_local: ack == Ack::Local })
-    }
-
-    fn commits(&self) -> Result<Partition> {
-        self.db.partition("commits")
-    }
-
-    /// Makes a commit: a small value, or a large one in a chunk file.
-    fn commit(&self, number: u64, durability: Durability, is_large: bool) -> Result<()> {
-        let large = PartitionOptions::new().large_values(siltstone::LargeValueOptions::default());
-        let values = self.db.partition_with("values", large)?;
-        let len = if is_large { 100_000 } else { 20 };
-        let batch = self.db.batch().put(&self.commits()?, number.to_be_bytes(), b"x");
-        let batch = batch.put(&values, number.to_be_bytes(), vec![number as u8; len]);
-        // Of all marks, only that of the last commit stays.
-        let mark = mark_of(number);
-        let batch = batch.delete_range(&self.commits()?, [MARK].as_slice()..&mark);
-        let batch = batch.put(&self.commits()?, mark, b"last");
-        batch.commit(durability).map(drop)
-    }
-
-    fn seen(&self) -> BTreeSet<u64> {
-        let values = self.db.partition("values");
-        let seen = numbers(&self.commits().expect("the partition is there"));
-        for number in &seen {
-            let value = values.as_ref().expect("it is there").get(number.to_be_bytes());
-            let value = value.expect("it is read").expect("both are in one batch");
-            assert!(value.iter().all(|byte| *byte == *number as u8));
-        }
-        seen
-    }
-}
-
-/// A read of a primary, which may be a zombie: if it calls its state the newest one, then it is.
-fn read_newest(machine: &Machine, commits: &Mutex<Commits>) {
-    machine.db.newest_seq();
-    let Ok(seen) = machine.commits().and_then(|it| try_numbers(&it)) else { return };
-    let is_stored = machine.db.wait_durable(machine.db.visible_seq()).is_ok();
-    if is_stored && !machine.is_local && machine.primary.confirm(MINUTE).is_ok() {
-        commits.lock().check(&seen, true, "a read of a primary");
-    }
-}
-
-/// A commit of a primary that another machine may have fenced.
-fn commit_meanwhile(machine: &Machine, commits: &Mutex<Commits>) {
-    let number = commits.lock().take_number();
-    let committed = machine.commit(number, Durability::Sync, false);
-    commits.lock().note(number, committed, machine.is_local);
-    if machine.is_local {
-        // Only then it finds another writer.
-        let _ = machine.primary.ship();
-    }
-}
-
-/// A reader, and a view that it keeps under its lease.
-struct SimReader {
-    reader: RemoteReader,
-    secondary: Secondary,
-    has_lease: bool,
-    view: Option<(Reading, BTreeSet<u64>, Duration)>,
-}
-
-struct World {
+pub struct World {
     rng: Rng,
     objects: Objects,
     commits: Arc<Mutex<Commits>>,
@@ -131,15 +34,17 @@ struct World {
     old_disks: Vec<MemFs>,
     readers: Vec<SimReader>,
     ack: Ack,
+    shape: CommitShape,
     takeovers: u64,
 }
 
 impl World {
-    fn new(mut rng: Rng) -> World {
-        let objects = new_bucket(&mut rng);
+    pub fn new(mut rng: Rng) -> World {
+        let objects = new_late_bucket(&mut rng);
         let store = SimStore::new(objects.clone(), rng.fork());
         let ack = if rng.chance(1, 3) { Ack::Local } else { Ack::Stored };
-        let machine = Machine::open(store, MemFs::new(), ack, false, &mut rng);
+        let shape = CommitShape::new(&mut rng);
+        let machine = Machine::open(store, MemFs::new(), (ack, shape), false, &mut rng);
         let machine = machine.expect("a first open");
         machine.commit(0, Durability::Sync, false).expect("a first commit");
         machine.primary.ship().expect("it is stored");
@@ -155,6 +60,7 @@ impl World {
             old_disks: Vec::new(),
             readers: Vec::new(),
             ack,
+            shape,
             takeovers: 0,
         }
     }
@@ -165,8 +71,9 @@ impl World {
         store
     }
 
-    /// A commit on the primary, which nothing has fenced.
-    fn commit(&mut self) {
+    /// A commit on the primary, which a claim without a machine may have fenced.
+    pub fn commit(&mut self) {
+        let was_fenced = self.machine.is_fenced();
         let number = self.commits.lock().take_number();
         let is_synced = self.rng.chance(3, 4);
         let durability = if is_synced { Durability::Sync } else { Durability::Os };
@@ -174,19 +81,22 @@ impl World {
         if committed.is_ok() && is_synced {
             self.ask(number);
         }
+        let is_local = self.machine.is_local;
+        if let Err(error) = &committed {
+            assert!(self.machine.is_named(error), "{error}");
+        }
         let mut commits = self.commits.lock();
         match committed {
-            Ok(()) if is_synced && self.machine.is_local => drop(commits.local.insert(number)),
-            Ok(()) if is_synced => {
-                // A synced commit takes all before it along.
-                commits.acknowledged.insert(number);
+            committed if was_fenced => {
+                let is_acknowledged = committed.is_ok() && is_synced && !is_local;
+                assert!(!is_acknowledged, "a fenced primary acknowledges {number}");
+                commits.refused.insert(number)
             }
-            Ok(()) => drop(commits.unknown.insert(number)),
-            Err(error) => {
-                assert_ne!(error.kind(), ErrorKind::Fenced, "no other writer has claimed");
-                commits.unknown.insert(number);
-            }
-        }
+            Ok(()) if is_synced && is_local => commits.local.insert(number),
+            // A synced commit takes all before it along.
+            Ok(()) if is_synced => commits.acknowledged.insert(number),
+            Ok(()) | Err(_) => commits.unknown.insert(number),
+        };
     }
 
     /// Asks for a notice of the last commit.
@@ -212,48 +122,84 @@ impl World {
         if self.zombies.is_empty() {
             return;
         }
-        let zombie = self.rng.index(self.zombies.len());
-        read_newest(&self.zombies[zombie], &self.commits);
+        let zombie = self.zombies[self.rng.index(self.zombies.len())].clone();
+        read_newest(&zombie, &self.commits);
         let is_large = self.rng.chance(1, 8);
-        let zombie = &self.zombies[zombie];
-        let mut commits = self.commits.lock();
         for durability in [Durability::Os, Durability::Sync] {
-            let number = commits.take_number();
-            commits.refused.insert(number);
-            let committed = zombie.commit(number, durability, is_large);
-            assert!(
-                committed.is_ok() <= (durability == Durability::Os || zombie.is_local),
-                "a zombie acknowledges {number}"
-            );
-            if let Err(error) = committed
-                && zombie.store.fails_one_of.load(Ordering::Relaxed) == 0
-            {
-                assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
-            }
+            self.refuse(&zombie, durability, is_large);
         }
         let _ = zombie.db.flush();
         let _ = zombie.db.step();
         let _ = zombie.primary.ship();
         let _ = zombie.primary.collect();
+        if self.rng.chance(1, 4) {
+            self.heal(&zombie);
+        }
+    }
+
+    /// A commit of a zombie. Returns the kind of its error.
+    fn refuse(
+        &self,
+        zombie: &Machine,
+        durability: Durability,
+        is_large: bool,
+    ) -> Option<ErrorKind> {
+        let mut commits = self.commits.lock();
+        let number = commits.take_number();
+        commits.refused.insert(number);
+        let committed = zombie.commit(number, durability, is_large);
+        let may_be_ok = durability == Durability::Os || zombie.is_local;
+        assert!(committed.is_ok() <= may_be_ok, "a zombie acknowledges {number}");
+        let error = committed.err()?;
+        assert!(zombie.is_named(&error), "{error}");
+        Some(error.kind())
+    }
+
+    /// The store answers a zombie again: it learns that it is fenced, whatever has failed before.
+    fn heal(&self, zombie: &Machine) {
+        zombie.store.fails_one_of.store(0, Ordering::Relaxed);
+        for _ in 0..3 {
+            self.refuse(zombie, Durability::Sync, false);
+            let _ = zombie.primary.ship();
+            let _ = zombie.db.step();
+        }
+        let refused = self.refuse(zombie, Durability::Sync, false);
+        assert_eq!(refused, Some(ErrorKind::Fenced), "a zombie ends as one");
+    }
+
+    /// Work of the primary, which may die in one of its calls.
+    fn work(&mut self) {
+        match self.rng.below(8) {
+            0..=2 => self.commit(),
+            3 => self.ship(),
+            4 => drop(self.machine.db.flush()),
+            5 => drop(self.machine.db.step()),
+            6 => drop(self.machine.primary.restore()),
+            _ => drop(self.machine.primary.collect()),
+        }
+    }
+
+    /// The bucket is away for some work of the primary.
+    fn lose_bucket(&mut self) {
+        let store = self.machine.store.clone();
+        store.be_away(|| (0..4).for_each(|_| self.work()));
     }
 
     /// Another machine takes over, after the old one has died at some call, or while it lives.
-    fn take_over(&mut self) {
+    pub fn take_over(&mut self) {
         self.takeovers += 1;
         let dies = self.rng.chance(1, 2);
         if dies {
-            let calls = self.rng.below(6);
-            self.machine.store.die_in(calls);
-            for _ in 0..3 {
-                self.commit();
-                let _ = self.machine.primary.ship();
-                let _ = self.machine.db.flush();
+            let calls_max = *self.rng.pick(&[6, 40]);
+            self.machine.store.die_in(self.rng.below(calls_max));
+            for _ in 0..6 {
+                self.work();
             }
         }
         let is_new_disk = self.old_disks.is_empty() || self.rng.chance(1, 2);
         let disk = if is_new_disk { MemFs::new() } else { self.old_disks.swap_remove(0) };
         let rival = if dies { None } else { Some(self.machine.clone()) };
-        let machine = self.claim(disk, true, rival);
+        let (machine, _) = self.claim(disk, true, rival);
         let old = std::mem::replace(&mut self.machine, machine);
         let seen = self.machine.seen();
         self.take_noticed();
@@ -276,13 +222,14 @@ impl World {
     }
 
     /// Opens the database on `disk`; a claimant may die, and another one comes. Meanwhile the living primary
-    /// `rival` makes a commit in one of its calls.
+    /// `rival` makes a commit in one of its calls. Returns whether the last claimant has taken over: without
+    /// `takes_over` it opens the own folder as long as that is not refused, and perhaps after that.
     fn claim(
         &mut self,
         disk: MemFs,
         takes_over: bool,
         rival: Option<Arc<Machine>>,
-    ) -> Arc<Machine> {
+    ) -> (Arc<Machine>, bool) {
         let mut takes_over = takes_over;
         loop {
             let store = self.store();
@@ -294,26 +241,25 @@ impl World {
             if is_mortal {
                 store.die_in(self.rng.below(40));
             }
-            let ack = self.ack;
-            let opened = Machine::open(store.clone(), disk.clone(), ack, takes_over, &mut self.rng);
+            let kind = (self.ack, self.shape);
+            let disk = disk.clone();
+            let opened = Machine::open(store.clone(), disk, kind, takes_over, &mut self.rng);
             match opened {
                 Ok(machine) if !store.is_dead() => {
-                    machine.store.die_in(u64::MAX - 1);
-                    machine.store.pause_in(u64::MAX, || {});
-                    return Arc::new(machine);
+                    machine.store.spare();
+                    return (Arc::new(machine), takes_over);
                 }
                 Ok(machine) => drop(machine),
                 Err(error) => {
                     let kind = error.kind();
                     // After a power cut the folder may have commits that the bucket lacks.
-                    let is_cut = kind == ErrorKind::InvalidArgument && ack == Ack::Local;
+                    let is_cut = kind == ErrorKind::InvalidArgument && self.ack == Ack::Local;
                     let is_dead = kind == ErrorKind::ReadOnly && store.is_dead();
                     let is_named = matches!(kind, ErrorKind::Io | ErrorKind::Fenced);
                     assert!(is_named || is_dead || is_cut && !takes_over, "{error}");
                 }
             }
-            // The claim may have been stored, without a marker in the folder.
-            takes_over = true;
+            takes_over = takes_over || self.rng.chance(1, 2);
         }
     }
 
@@ -324,73 +270,49 @@ impl World {
             if is_kill { CrashOutcome::Everything } else { *self.rng.pick(&CrashOutcome::ALL) };
         let rng = &mut self.rng;
         let disk = self.machine.fs.crash_clone(outcome, &mut || rng.next_u64());
-        if is_kill {
-            self.commits.lock().store_local();
-        }
+        let was_fenced = self.machine.is_fenced();
+        let late_claims = self.objects.late_claims();
         // What the drop writes comes too late.
         self.machine.store.die_in(0);
-        let machine = self.claim(disk, false, None);
+        let (machine, has_taken_over) = self.claim(disk, false, None);
         self.machine = machine;
         let seen = self.machine.seen();
         self.take_noticed();
+        let is_disturbed = was_fenced || self.objects.late_claims() > late_claims;
         let mut commits = self.commits.lock();
-        if !is_kill {
+        if is_kill && !(is_disturbed && has_taken_over) {
+            commits.store_local();
+        } else {
             let local = std::mem::take(&mut commits.local);
             commits.unknown.extend(local);
         }
         commits.settle(&seen, "a restart");
     }
 
-    fn open_reader(&mut self) -> SimReader {
-        let store = SimStore::new(self.objects.clone(), self.rng.fork());
-        let remote = remote_of(&store, &MemFs::new(), self.ack, &mut self.rng);
-        let has_lease = self.rng.chance(1, 2);
-        let remote = remote.cache_bytes(300_000).lease(has_lease.then_some(LEASE));
-        let reader = remote.reader().expect("a reader opens");
-        let secondary = reader.secondary().open().expect("a secondary opens");
-        SimReader { reader, secondary, has_lease, view: None }
-    }
-
     fn read(&mut self) {
-        if self.readers.len() < 3 {
-            let reader = self.open_reader();
+        let kind = (self.ack, self.shape);
+        if self.readers.len() < 3
+            && let Some(reader) = SimReader::open(&self.objects, kind, &mut self.rng)
+        {
             self.readers.push(reader);
         }
+        if self.readers.is_empty() {
+            return;
+        }
         let at = self.rng.index(self.readers.len());
-        let SimReader { reader, secondary, has_lease, view } = &mut self.readers[at];
-        let now = self.objects.true_time();
-        view.take_if(|(.., until)| *until < now);
-        if let Some((kept, seen, _)) = view {
-            assert_eq!(numbers(kept), *seen, "a view under a lease stays as it is");
-        }
-        let commits = secondary.partition("commits").expect("it is known");
-        let is_strong = self.ack == Ack::Stored && self.rng.chance(1, 2);
-        let reading = if is_strong {
-            commits.at(Level::Strong).expect("the bucket answers")
-        } else {
-            secondary.sync(Target::Latest).expect("the bucket answers");
-            commits.at(Level::Eventual).expect("it is read")
-        };
-        let seen = numbers(&reading);
-        self.commits.lock().check(&seen, is_strong, "a reader");
-        assert!(reader.cache_bytes() <= 300_000);
-        if *has_lease {
-            reader.renew_lease().expect("the bucket answers");
-            let until = now + LEASE_COUNTS;
-            match view {
-                Some((.., kept_until)) if self.rng.chance(2, 3) => *kept_until = until,
-                _ => *view = Some((reading, seen, until)),
-            }
-        }
-        if self.rng.chance(1, 10) {
+        self.readers[at].read(self.ack, &self.commits, &mut self.rng);
+        if self.readers[at].is_dead() || self.rng.chance(1, 10) {
             self.readers.remove(at);
         }
     }
 
-    /// The clock of the store jumps: leases may expire.
+    /// The clock of the store jumps. No lease expires by that.
     fn jump(&mut self) {
-        self.objects.jump(MINUTE * self.rng.below(6000) as u32);
-        self.readers.iter_mut().for_each(|reader| reader.view = None);
+        let time = MINUTE * self.rng.below(6000) as u32;
+        match self.rng.chance(1, 2) {
+            true => self.objects.jump(time),
+            false => self.objects.jump_back(time),
+        }
     }
 
     fn ship(&mut self) {
@@ -401,7 +323,7 @@ impl World {
 
     /// Everything that is acknowledged is there, for a new machine and for a restore; and nothing is missing in
     /// the bucket.
-    fn check_all(&mut self) {
+    pub fn check_all(&mut self) {
         self.take_over();
         self.read();
         let disk = MemFs::new();
@@ -410,9 +332,12 @@ impl World {
         let report = remote.verify().expect("the bucket answers");
         assert!(report.is_sound(), "{report:?}");
         remote.restore("/restored", RestoreTarget::Latest).expect("it is restored");
-        let db = Db::builder("/restored").fs(Arc::new(disk)).background(BackgroundMode::Stepped);
-        let seen =
-            numbers(&db.open().expect("it opens").partition("commits").expect("it is there"));
+        let clock = Arc::new(SimClock(self.objects.clone()));
+        let db = Db::builder("/restored").fs(Arc::new(disk)).clock(clock);
+        let db = db.background(BackgroundMode::Stepped).open().expect("it opens");
+        let begun = self.objects.calendar();
+        let seen = self.shape.look(&self.objects, begun, |name| db.partition(name));
+        let seen = seen.expect("the partitions are read");
         self.commits.lock().check(&seen, self.ack == Ack::Stored, "a restore");
     }
 
@@ -420,14 +345,21 @@ impl World {
     fn take_over_in_a_call(&mut self) {
         self.takeovers += 1;
         let store = self.store();
+        if self.rng.chance(1, 8) {
+            store.die_in(self.rng.below(60));
+        }
         let taken: Arc<Mutex<Option<Machine>>> = Arc::default();
         let mut rng = self.rng.fork();
         let commits = self.commits.clone();
         let slot = taken.clone();
-        let ack = self.ack;
+        let kind = (self.ack, self.shape);
         let pause = move || {
-            let machine = Machine::open(store, MemFs::new(), ack, true, &mut rng);
+            let machine = Machine::open(store.clone(), MemFs::new(), kind, true, &mut rng);
             let Ok(machine) = machine else { return };
+            if store.is_dead() {
+                return;
+            }
+            store.spare();
             let seen = machine.seen();
             let mut commits = commits.lock();
             commits.check(&seen, true, "a takeover in a call");
@@ -438,13 +370,22 @@ impl World {
             drop(commits);
             *slot.lock() = Some(machine);
         };
-        self.machine.store.pause_in(self.rng.below(4), pause);
+        let commits_only = self.rng.chance(1, 2);
+        let calls_max = if commits_only { 4 } else { 40 };
+        self.machine.store.pause_in(self.rng.below(calls_max), pause);
         for _ in 0..6 {
             if taken.lock().is_some() {
                 break;
             }
-            commit_meanwhile(&self.machine, &self.commits);
+            let Machine { primary, db, .. } = &*self.machine;
+            match self.rng.below(5) {
+                0 if !commits_only => drop(primary.collect()),
+                1 if !commits_only => drop(primary.restore()),
+                2 if !commits_only => drop(db.flush()),
+                _ => commit_meanwhile(&self.machine, &self.commits),
+            }
         }
+        self.machine.store.spare();
         let Some(machine) = taken.lock().take() else { return };
         let old = std::mem::replace(&mut self.machine, Arc::new(machine));
         let seen = self.machine.seen();
@@ -454,24 +395,49 @@ impl World {
         self.zombies.push(old);
     }
 
+    /// A claimant dies in the put of its claim, which has its effect now, later, or never; and no other one comes. The
+    /// primary goes on, and is fenced by nobody, once the claim is there.
+    fn claim_in_vain(&mut self) {
+        let store = self.store();
+        let next = journal_name(self.machine.primary.status().number + 1);
+        let dying = store.clone();
+        store.pause_before_put(&next, move || dying.die_in(0));
+        let kind = (self.ack, self.shape);
+        // If the name is that of an object of the primary whose answer was lost, the claimant lives. It ends here.
+        let _ = Machine::open(store, MemFs::new(), kind, true, &mut self.rng);
+    }
+
+    /// The operator of a primary that a claim without a machine has fenced notices it in the end.
+    fn end_fenced(&mut self) {
+        if self.machine.is_fenced() && self.rng.chance(1, 4) {
+            match self.rng.chance(1, 2) {
+                true => self.restart(),
+                false => self.take_over(),
+            }
+        }
+    }
+
     fn step(&mut self) {
         self.take_noticed();
         self.objects.advance(MINUTE * self.rng.below(12) as u32);
         self.objects.take_effect_late(&mut self.rng);
-        match self.rng.below(112) {
-            0..=41 => self.commit(),
-            42..=51 => self.read(),
-            52..=59 => self.ship(),
-            60..=65 => drop(self.machine.db.flush()),
-            66..=71 => drop(self.machine.db.step()),
-            72..=76 => self.wake_zombie(),
-            77..=79 => {
+        self.end_fenced();
+        match self.rng.below(110) {
+            0..=38 => self.commit(),
+            39..=48 => self.read(),
+            49..=55 => self.ship(),
+            56 => self.lose_bucket(),
+            57..=62 => drop(self.machine.db.flush()),
+            63..=68 => drop(self.machine.db.step()),
+            69..=73 => self.wake_zombie(),
+            74..=76 => {
                 let _ = self.machine.primary.restore();
             }
-            80..=89 => drop(self.machine.primary.collect()),
-            90 => self.jump(),
-            91..=94 => self.restart(),
-            95..=98 => self.take_over_in_a_call(),
+            77..=85 => drop(self.machine.primary.collect()),
+            86..=87 => self.jump(),
+            88..=91 => self.restart(),
+            92..=95 => self.take_over_in_a_call(),
+            96..=98 => self.claim_in_vain(),
             104.. => read_newest(&self.machine, &self.commits),
             _ => self.take_over(),
         }
@@ -484,6 +450,7 @@ fn nothing_acknowledged_is_lost_and_nothing_refused_appears() {
     let wanted = wanted.map_or(TAKEOVERS, |text| text.parse().expect("a number"));
     let mut rng = Rng::from_env_or(20_261_128);
     let mut done = 0;
+    let mut late_claims = 0;
     // A world of its own now and then, so that no history grows without bound.
     while done < wanted {
         let mut world = World::new(rng.fork());
@@ -491,6 +458,8 @@ fn nothing_acknowledged_is_lost_and_nothing_refused_appears() {
             world.step();
         }
         done += world.takeovers;
+        late_claims += world.objects.late_claims();
         world.check_all();
     }
+    assert!(late_claims > 0 || wanted < TAKEOVERS, "no claim has taken effect late");
 }

@@ -1,6 +1,6 @@
-//! [`Commits`]: the fate of each commit of a simulation, by its number; [`numbers`]: those that a reader sees.
+//! [`Commits`]: the fate of each commit of a simulation, by its number; [`try_commits`]: those that a reader sees.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use siltstone::{ErrorKind, Readable, Result};
 
@@ -82,19 +82,19 @@ pub fn mark_of(number: u64) -> Vec<u8> {
     [&[MARK][..], &number.to_be_bytes()].concat()
 }
 
-/// The commits that a reader sees. The deletion of a range came with each of them.
-pub fn numbers(reader: &impl Readable) -> BTreeSet<u64> {
-    try_numbers(reader).expect("the keys are read")
+/// The commits that a reader of one partition sees, with their values: a time in seconds. The deletion of a range came
+/// with each of them.
+pub fn try_commits(reader: &impl Readable) -> Result<BTreeMap<u64, u64>> {
+    let mut entries = reader.iter().collect::<Result<Vec<_>>>()?;
+    let marks = entries.split_off(entries.partition_point(|(key, _)| key[0] != MARK));
+    let commits: BTreeMap<u64, u64> =
+        entries.iter().map(|(key, value)| (number_of(key), number_of(value))).collect();
+    let last = commits.keys().last().map(|last| mark_of(*last));
+    assert!(marks.iter().map(|(mark, _)| &mark[..]).eq(last.as_deref()), "{last:?}, {marks:?}");
+    Ok(commits)
 }
 
-pub fn try_numbers(reader: &impl Readable) -> Result<BTreeSet<u64>> {
-    let mut keys = reader.keys().collect::<Result<Vec<_>>>()?;
-    let marks = keys.split_off(keys.partition_point(|key| key[0] != MARK));
-    let numbers: BTreeSet<u64> = keys
-        .iter()
-        .map(|key| u64::from_be_bytes(key.as_ref().try_into().expect("it is a number")))
-        .collect();
-    let last = numbers.last().map(|last| mark_of(*last));
-    assert!(marks.iter().map(|mark| &mark[..]).eq(last.as_deref()), "{last:?}, {marks:?}");
-    Ok(numbers)
+/// Eight bytes of a key or a value.
+pub fn number_of(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("it is a number"))
 }

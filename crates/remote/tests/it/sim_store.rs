@@ -2,13 +2,14 @@
 //! answers, the death of the machine at a call, and a pause at a call during which others go on.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Bound, Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use remote::{ObjectEntry, ObjectListing, Remote, Store, StoreError, StoreResult, Timer};
+use siltstone::clock::Clock;
 use siltstone::fs::MemFs;
 use testkit::Rng;
 
@@ -50,12 +51,20 @@ enum LateCall {
 
 impl LateCall {
     fn put(name: &str, bytes: &[u8], is_conditional: bool) -> impl FnOnce() -> Option<LateCall> {
-        // A claim that takes effect after its claimant has given up fences the machine of the model.
-        let claim_bytes = if bytes.starts_with(b"SILP") { 73 + 40 } else { 73 };
-        let is_claim = name.starts_with("journal/") && bytes.len() <= claim_bytes;
-        move || (!is_claim).then(|| LateCall::Put(name.to_owned(), bytes.to_vec(), is_conditional))
+        move || Some(LateCall::Put(name.to_owned(), bytes.to_vec(), is_conditional))
     }
 }
+
+/// The number of a claim, by its name and its length; `None` for other objects.
+fn number_of_claim(name: &str, bytes: &[u8]) -> Option<u64> {
+    let claim_bytes = if bytes.starts_with(b"SILP") { 73 + 40 } else { 73 };
+    let (_, number) = name.strip_prefix("journal/")?.split_once('/')?;
+    number.parse().ok().filter(|_| bytes.len() <= claim_bytes)
+}
+
+/// The calendar of machines when a world begins. It is later than that of the machine which runs the test: a restore
+/// opens a database by the clock of the system, and finds nothing expired there.
+const CALENDAR: Duration = Duration::from_secs(4_000_000_000);
 
 /// The objects, and the clock of the store.
 #[derive(Default)]
@@ -66,6 +75,12 @@ pub struct SimBucket {
     ahead_ms: AtomicI64,
     /// Calls that have failed, and whose effect may still come.
     late: Mutex<Vec<LateCall>>,
+    /// Late calls take effect during other calls, too.
+    is_late_in_calls: AtomicBool,
+    /// The number of the last claim that has ended the journal: it has fenced the writer before it.
+    last_claim: AtomicU64,
+    /// Claims that have ended the journal by a late call.
+    late_claims: AtomicU64,
     /// Machines use it with keys.
     is_encrypted: AtomicBool,
 }
@@ -95,6 +110,11 @@ impl SimBucket {
         Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
 
+    /// The calendar of the machines.
+    pub fn calendar(&self) -> Duration {
+        CALENDAR + self.true_time()
+    }
+
     /// Some of the calls that have failed take effect.
     pub fn take_effect_late(&self, rng: &mut Rng) {
         let mut late = self.late.lock();
@@ -102,11 +122,25 @@ impl SimBucket {
             let at = rng.index(late.len());
             match late.swap_remove(at) {
                 LateCall::Put(name, bytes, is_conditional) => {
+                    let before = self.last_claim();
                     self.put_if(&name, &bytes, is_conditional);
+                    if self.last_claim() > before {
+                        self.late_claims.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 LateCall::Delete(name) => drop(self.lock().remove(&name)),
             }
         }
+    }
+
+    /// The number of the last claim that has ended the journal.
+    pub fn last_claim(&self) -> u64 {
+        self.last_claim.load(Ordering::Relaxed)
+    }
+
+    /// The number of claims that have ended the journal late.
+    pub fn late_claims(&self) -> u64 {
+        self.late_claims.load(Ordering::Relaxed)
     }
 
     pub fn now(&self) -> Duration {
@@ -124,6 +158,13 @@ impl SimBucket {
             return false;
         }
         objects.insert(name.to_owned(), SimObject { bytes: bytes.to_vec(), modified });
+        // Under a name that deletion has freed it fences no one.
+        let later = (Bound::Excluded(name), Bound::Excluded("journal0"));
+        if let Some(number) = number_of_claim(name, bytes)
+            && objects.range::<str, _>(later).next().is_none()
+        {
+            self.last_claim.fetch_max(number, Ordering::Relaxed);
+        }
         true
     }
 }
@@ -135,6 +176,14 @@ pub type Objects = Arc<SimBucket>;
 pub fn new_bucket(rng: &mut Rng) -> Objects {
     let objects = Objects::default();
     objects.is_encrypted.store(rng.chance(1, 3), Ordering::Relaxed);
+    objects
+}
+
+/// The same, whose failed calls take effect at any time, and whose clock can jump backward.
+pub fn new_late_bucket(rng: &mut Rng) -> Objects {
+    let objects = new_bucket(rng);
+    objects.is_late_in_calls.store(true, Ordering::Relaxed);
+    objects.jump(CALENDAR);
     objects
 }
 
@@ -150,6 +199,8 @@ pub struct SimStore {
     /// Calls until the machine dies; 0 for never.
     dies_in: AtomicU64,
     is_dead: AtomicBool,
+    /// All calls have failed for a time: what that has stopped goes on later.
+    was_away: AtomicBool,
     pause: Mutex<Option<(u64, Pause)>>,
     /// Called before the next put of this name.
     put_pause: Mutex<Option<(String, Pause)>>,
@@ -167,6 +218,7 @@ impl SimStore {
             fails_one_of: AtomicU64::new(0),
             dies_in: AtomicU64::new(0),
             is_dead: AtomicBool::new(false),
+            was_away: AtomicBool::new(false),
             pause: Mutex::new(None),
             put_pause: Mutex::new(None),
             ignores_conditions: AtomicBool::new(false),
@@ -187,6 +239,26 @@ impl SimStore {
     /// The machine stops at the call after so many others, and goes on after `pause`.
     pub fn pause_in(&self, calls: u64, pause: impl FnOnce() + Send + 'static) {
         *self.pause.lock() = Some((calls, Box::new(pause)));
+    }
+
+    /// The machine neither stops nor dies any more.
+    pub fn spare(&self) {
+        self.pause.lock().take();
+        self.dies_in.store(0, Ordering::Relaxed);
+    }
+
+    /// All calls fail during `work`.
+    pub fn be_away(&self, work: impl FnOnce()) {
+        self.was_away.store(true, Ordering::Relaxed);
+        let one_of = self.fails_one_of.swap(1, Ordering::Relaxed);
+        work();
+        self.fails_one_of.store(one_of, Ordering::Relaxed);
+    }
+
+    /// Returns whether calls fail or have failed: an error of the store is to be expected then.
+    pub fn may_fail(&self) -> bool {
+        let was_away = self.was_away.load(Ordering::Relaxed);
+        was_away || self.is_dead() || self.fails_one_of.load(Ordering::Relaxed) > 0
     }
 
     /// The machine stops before it puts the new object `name`, and goes on after `pause`.
@@ -217,6 +289,10 @@ impl SimStore {
         }
         let one_of = self.fails_one_of.load(Ordering::Relaxed);
         let mut rng = self.rng.lock();
+        let objects = &self.objects;
+        if objects.is_late_in_calls.load(Ordering::Relaxed) && rng.chance(1, 64) {
+            objects.take_effect_late(&mut rng);
+        }
         let fails = one_of > 0 && rng.chance(1, one_of);
         let has_effect = rng.chance(1, 2);
         drop(rng);
@@ -314,6 +390,19 @@ fn listing(objects: &ObjectMap, dir: &str) -> ObjectListing {
 /// The name of a journal object.
 pub fn journal_name(number: u64) -> String {
     format!("journal/{:017}/{number:020}", number / 1000)
+}
+
+/// The clock of the databases of a simulation.
+pub struct SimClock(pub Objects);
+
+impl Clock for SimClock {
+    fn now(&self) -> Duration {
+        self.0.true_time()
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.0.calendar()
+    }
 }
 
 /// A timer whose waits let the time pass for all, and whose random numbers are of a seed.
