@@ -70,13 +70,20 @@ fn due(db: &Db, name: &str, is_noted: bool) -> Result<Option<PartitionOptions>> 
         }
         opened => opened?,
     };
-    if is_timed(&partition.filters()) {
+    let filters = partition.filters();
+    if is_timed(&filters) {
         return Ok(None);
     }
-    match partition.with_expired().keys().next().transpose()? {
-        Some(_) => Err(refused(name, is_noted)),
-        None => Ok(Some(partition.options())),
+    if partition.with_expired().keys().next().transpose()?.is_some() {
+        return Err(refused(name, is_noted));
     }
+    if let Some((filter, _)) = filters.first() {
+        let text = format!(
+            "partition {name:?} has the filter {filter:?} of another program, which --expire would end"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    Ok(Some(partition.options()))
 }
 
 /// Gives the rule to the partitions of `wanted` and of the notes that do not have it, and returns all of them.

@@ -273,10 +273,7 @@ fn begin(
     let notes = db.partition(NOTES)?;
     let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
     let expiring = expiry::attach(&db, &notes, expiring)?;
-    for name in large {
-        let options = PartitionOptions::new().large_values(LargeValueOptions::default());
-        db.partition_with(name, options)?;
-    }
+    large.iter().try_for_each(|name| set_up_large(&db, name))?;
     let noted = notes.get(ADDRESS)?;
     if let Some(address) = address.filter(|it| noted.as_deref() != Some(it.as_bytes())) {
         notes.put_with(ADDRESS, address, Durability::Sync)?;
@@ -289,6 +286,21 @@ fn begin(
 
 impl Primary {
     /// The newest commit that reads of now may have seen.
+/// Gives a partition large values. One that has them, by a program or an earlier start, keeps its options.
+fn set_up_large(db: &Db, name: &str) -> Result<()> {
+    let options = match db.open_partition(name) {
+        Err(error) if error.kind() == ErrorKind::PartitionNotFound => PartitionOptions::new(),
+        opened => {
+            let opened = opened?;
+            if opened.large_value_options().is_some_and(|options| options.is_on()) {
+                return Ok(());
+            }
+            opened.options()
+        }
+    };
+    db.partition_with(name, options.large_values(LargeValueOptions::default())).map(drop)
+}
+
     pub(crate) fn latest(&self) -> Commit {
         Commit { seq: self.db.visible_seq(), epoch: self.epoch }
     }

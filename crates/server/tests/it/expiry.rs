@@ -1,9 +1,10 @@
 //! Partitions whose entries expire: which ones may, and which servers know them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use server::{Options, Place, Role, Server};
-use siltstone::{Db, ErrorKind, PartitionOptions};
+use siltstone::{Db, ErrorKind, LargeValueOptions, PartitionOptions, TtlFilter, TtlRule};
 
 use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
@@ -82,6 +83,32 @@ fn an_empty_partition_gets_the_rule_and_keeps_its_options() {
     let db = Db::open(folder.path()).unwrap();
     let users = db.partition("users").unwrap();
     assert_eq!((users.filters().len(), users.options().get_bloom_bits_per_key()), (1, 14));
+}
+
+#[test]
+fn a_partition_keeps_what_a_program_has_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let rule = TtlFilter::stored(&TtlRule::in_key(0));
+    db.partition_with("users", PartitionOptions::new().filter(Arc::new(rule))).unwrap();
+    let own = PartitionOptions::new().bloom_bits_per_key(14);
+    db.partition_with("small", own.clone()).unwrap();
+    let above = LargeValueOptions::default().threshold_bytes(1 << 20);
+    db.partition_with("large", own.large_values(above)).unwrap();
+    db.close().unwrap();
+    let place = Place::folder(folder.path());
+    let Err(error) = Server::start(place, Role::Primary, expiring("users")) else {
+        panic!("its filter would end")
+    };
+    assert!(error.to_string().contains("has the filter \"ttl\" of another program"), "{error}");
+    let large_values = vec!["small".to_owned(), "large".to_owned()];
+    start(folder.path(), Role::Primary, Options { large_values, ..options() }).stop().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    for (name, expected) in [("small", LargeValueOptions::default()), ("large", above)] {
+        let partition = db.partition(name).unwrap();
+        assert_eq!(partition.options().get_bloom_bits_per_key(), 14, "{name}");
+        assert_eq!(partition.large_value_options(), Some(expected), "{name}");
+    }
 }
 
 /// Also without the option: the note of an earlier primary is not enough.
