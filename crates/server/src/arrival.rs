@@ -64,7 +64,7 @@ fn streamed(
     admit(shared, session, spec, &request)?;
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
-    may_write(primary, session)?;
+    may_write(session)?;
     if let Some(owner) = &primary.owner {
         Keys::Of(spec, &request[1..]).check(&owner.record())?;
     }

@@ -113,7 +113,7 @@ fn queue(
     // A node that is not the primary looks at its slots with the data.
     if let Role::Primary(primary) = &*shared.node.role() {
         if COMMANDS[command].kind == Kind::Change {
-            may_write(primary, session)?;
+            may_write(session)?;
         }
         if let Some(owner) = &primary.owner {
             Keys::Of(&COMMANDS[command], arguments).check(&owner.record())?;
@@ -241,11 +241,11 @@ pub(crate) fn data(
     }
 }
 
-/// Refuses writes of clients to the partition that has the record of a shard.
-pub(crate) fn may_write(primary: &Primary, session: &Session) -> Result<(), Failure> {
-    if primary.owner.is_some() && &*session.partition == NOTES {
-        let text = "NOPERM the partition scid of a shard is written by the server alone";
-        return Err(Failure::fixed(text));
+/// Refuses writes of clients to the partition of the notes: a note that is wrong would give a partition another rule, or
+/// change the slots of a shard.
+pub(crate) fn may_write(session: &Session) -> Result<(), Failure> {
+    if &*session.partition == NOTES {
+        return Err(Failure::fixed("NOPERM the partition scid is written by the server alone"));
     }
     Ok(())
 }
@@ -315,7 +315,7 @@ fn change(
     }
     let partition = changed_partition(primary, session, patience)?;
     let expiry = shared.expiry(primary.expires(&session.partition));
-    may_write(primary, session)?;
+    may_write(session)?;
     let mut attempt = 0;
     loop {
         let turn = primary.owner.as_ref().map(|owner| owner.turn(patience)).transpose()?;

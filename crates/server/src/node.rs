@@ -92,14 +92,16 @@ pub(crate) struct NodeOptions {
 
 impl NodeOptions {
     fn check(&self) -> Result<()> {
-        match self.large.iter().find(|name| self.expiring.contains(name)) {
-            None => Ok(()),
-            Some(both) => {
-                let message =
-                    format!("the entries of partition {both:?} cannot both expire and be large");
-                Err(Error::new(ErrorKind::InvalidArgument, message))
-            }
-        }
+        let message = if let Some(both) = self.large.iter().find(|it| self.expiring.contains(it)) {
+            format!("the entries of partition {both:?} cannot both expire and be large")
+        } else if self.large.iter().chain(&self.expiring).any(|name| name == NOTES) {
+            format!(
+                "partition {NOTES:?} is that of the server: its entries neither expire nor are large"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 }
 
@@ -284,8 +286,6 @@ fn begin(
     Ok(Primary { db, epoch, partitions, expiring, owner, proven, shipping })
 }
 
-impl Primary {
-    /// The newest commit that reads of now may have seen.
 /// Gives a partition large values. One that has them, by a program or an earlier start, keeps its options.
 fn set_up_large(db: &Db, name: &str) -> Result<()> {
     let options = match db.open_partition(name) {
@@ -301,6 +301,8 @@ fn set_up_large(db: &Db, name: &str) -> Result<()> {
     db.partition_with(name, options.large_values(LargeValueOptions::default())).map(drop)
 }
 
+impl Primary {
+    /// The newest commit that reads of now may have seen.
     pub(crate) fn latest(&self) -> Commit {
         Commit { seq: self.db.visible_seq(), epoch: self.epoch }
     }

@@ -88,7 +88,7 @@ fn commit(
     let writes = queue.iter().any(|queued| COMMANDS[queued.command].kind == Kind::Change);
     if writes {
         // Its commands may have come while this node was a reader.
-        may_write(primary, session)?;
+        may_write(session)?;
     }
     let partition = match primary.partition(&session.partition, false)? {
         None if writes => Some(primary.created(&session.partition)?),

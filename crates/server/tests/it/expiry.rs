@@ -111,6 +111,36 @@ fn a_partition_keeps_what_a_program_has_set() {
     }
 }
 
+#[test]
+fn the_notes_are_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    for options in
+        [expiring("scid"), Options { large_values: vec!["scid".to_owned()], ..options() }]
+    {
+        let Err(error) = Server::start(Place::folder(folder.path()), Role::Primary, options) else {
+            panic!("the partition is that of the server")
+        };
+        assert!(error.to_string().contains("\"scid\" is that of the server"), "{error}");
+    }
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(
+        &mut client,
+        &[
+            ("SELECT scid", "OK"),
+            ("SET expires/default x", "-NOPERM~"),
+            ("DEL primary", "-NOPERM~"),
+            ("GET primary", &server.address().to_string()),
+            ("MULTI", "OK"),
+            ("MSET expires/default x a b", "-NOPERM~"),
+            ("EXEC", "-EXECABORT~"),
+            ("DBSIZE", "1"),
+        ],
+    );
+    server.stop().unwrap();
+    primary(folder.path()).stop().unwrap();
+}
+
 /// Also without the option: the note of an earlier primary is not enough.
 #[test]
 fn a_noted_partition_that_another_program_made_again_is_refused() {
