@@ -12,7 +12,7 @@ use super::requests;
 use crate::connection::Rehearsal;
 use crate::front::Front;
 use crate::node::{Node, NodeOptions};
-use crate::options::Options;
+use crate::options::{Limits, Options};
 use crate::place::Place;
 use crate::request::Next;
 use crate::route::link::check_replies;
@@ -35,9 +35,11 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("a process of tests can make a runtime")
 });
 
-/// A server without a port; its partition `due` has expiry, and `large` large values.
-fn server(fs: &MemFs, kind: u8, is_primary: bool) -> Arc<Shared> {
+/// A server without a port; its partition `due` has expiry, and `large` large values. Writes of more than `inline_bytes` go
+/// to a thread that may wait.
+fn server(fs: &MemFs, kind: u8, is_primary: bool, inline_bytes: usize) -> Arc<Shared> {
     let options = Options {
+        limits: Limits { inline_bytes, ..Limits::default() },
         predict: kind & PREDICTS != 0,
         // Long enough to catch up in memory.
         wait: Duration::from_millis(20),
@@ -77,24 +79,26 @@ fn is_determined(bytes: &[u8]) -> bool {
     !words.any(|words| words.iter().any(is_undetermined))
 }
 
-/// Executes what a client sends, on a primary and then on a reader of the same database. Each byte of the answer is in a reply;
-/// no command panics; and the pieces in which the bytes come decide nothing, so that no command is executed twice.
+/// Executes what a client sends, on a primary and then on a reader of the same database. Each byte of the answer is in a reply,
+/// and no command panics. Another primary gets the bytes in pieces, and each of its writes runs on a thread that may wait: the
+/// answer is the same, so no write is executed twice.
 pub fn session(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = &bytes[..bytes.len().min(BYTES_MAX)];
     let fs = MemFs::new();
-    let primary = server(&fs, *kind, true);
+    let inline_bytes = Limits::default().inline_bytes;
+    let primary = server(&fs, *kind, true, inline_bytes);
     let whole = replies(&primary, bytes, bytes.len().max(1));
     if kind & HAS_READER != 0 {
-        let reader = server(&fs, *kind, false);
+        let reader = server(&fs, *kind, false, inline_bytes);
         replies(&reader, bytes, bytes.len().max(1));
         // The client may have promoted it.
         let _ = reader.node.close();
     }
     let _ = primary.node.close();
     if is_determined(bytes) {
-        let second = server(&MemFs::new(), *kind, true);
-        assert_eq!(whole, replies(&second, bytes, 7), "the pieces decide nothing");
+        let second = server(&MemFs::new(), *kind, true, 0);
+        assert_eq!(whole, replies(&second, bytes, 7), "pieces and threads decide nothing");
         let _ = second.node.close();
     }
 }
