@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use ::secondary::{Builder, Reading, Secondary};
 use lsm_core::error::Result;
+use lsm_core::hooks::OwnedEntry;
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
-use lsm_core::types::Slice;
+use lsm_core::types::{SeqNo, Slice};
 use metahive::{Verified, VerifiedRange};
 
 use crate::db::Db;
@@ -164,8 +165,9 @@ impl Readable for Reading {
 }
 
 /// Reads that are compared with the metadata of MetaHive before they are returned: of a
-/// [`Partition`], or of a partition as a [`Secondary`] sees it. For code that works with both; each
-/// call is documented at [`Partition`].
+/// [`Partition`], or of a partition as a [`Secondary`] sees it. For code that works with both; the
+/// reads are documented at [`Partition`]. The answers are for a [`Replica`](crate::metahive::Replica) of another node of
+/// the same history.
 pub trait ReadVerified {
     /// As [`Partition::verified_get`].
     ///
@@ -175,6 +177,29 @@ pub trait ReadVerified {
 
     /// As [`Partition::verified_range`].
     fn verified_range(&self, range: impl KeyRange) -> VerifiedRange;
+
+    /// Returns the version of the stored key `key` that is stored with the sequence number `seq`, if a block whose checksum
+    /// agrees, or a memtable, has it: the answer of [`Replica::fetch`](crate::metahive::Replica::fetch). A large value
+    /// comes as its handle, which is right in a copy of the same folder only.
+    ///
+    /// # Errors
+    /// Damage that may hide the version; those of the files.
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
+
+    /// Returns the values of the stored keys from `from` to `to`, both included, as they were at the operation `through`:
+    /// the answer of [`Replica::fetch_range`](crate::metahive::Replica::fetch_range). All entries have that number. Large values come
+    /// as they are. `None` if this state has not come to that operation. It is no state of the tables only.
+    ///
+    /// # Errors
+    /// Those of [`ReadVerified::verified_range`] for any of the keys;
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if keys and values have more than `bytes_max` bytes.
+    fn fetch_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        through: SeqNo,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<OwnedEntry>>>;
 }
 
 impl ReadVerified for Partition {
@@ -185,6 +210,20 @@ impl ReadVerified for Partition {
     fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range(&self.0, range)
     }
+
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        metahive::fetch_from(&self.0, key, seq)
+    }
+
+    fn fetch_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        through: SeqNo,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<OwnedEntry>>> {
+        metahive::fetch_range_from(&self.0, from, to, through, bytes_max)
+    }
 }
 
 impl ReadVerified for Reading {
@@ -194,5 +233,19 @@ impl ReadVerified for Reading {
 
     fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range(self, range)
+    }
+
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        metahive::fetch_from(self, key, seq)
+    }
+
+    fn fetch_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        through: SeqNo,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<OwnedEntry>>> {
+        metahive::fetch_range_from(self, from, to, through, bytes_max)
     }
 }

@@ -4,6 +4,7 @@
 mod around;
 mod attach;
 mod cluster;
+mod copies;
 mod crash;
 mod damage;
 mod engine_metadata;

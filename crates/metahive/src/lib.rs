@@ -80,6 +80,7 @@ mod bits;
 mod block_digests;
 pub mod checksum;
 mod cluster;
+mod copy_reads;
 mod counts;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -101,6 +102,7 @@ mod verdict;
 mod verified;
 mod verifier;
 
+pub use copy_reads::{fetch_from, fetch_range_from};
 pub use counts::Counts;
 pub use explain::{ExplainedMetadata, ExplainedVersion, Explanation, explain};
 pub use filter::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX};

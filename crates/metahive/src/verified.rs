@@ -29,7 +29,7 @@ use std::sync::Arc;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{PartitionHooks, VerifiedBlock, as_any};
 use lsm_core::raw::{self, BlockCheck, Found, PinnedView, ReadAt, TableBlock, Witness};
-use lsm_core::read::{Cursor, KeyRange};
+use lsm_core::read::{Cursor, KeyRange, ReadPoint};
 use lsm_core::types::{EntryKind, SeqNo, Slice};
 use lsm_core::{Partition, Snapshot};
 
@@ -273,7 +273,15 @@ enum RangeState {
 
 impl VerifiedRange {
     fn new(of: &impl ReadAt, range: impl KeyRange) -> VerifiedRange {
-        let point = of.read_point().and_then(|(point, hooks)| {
+        VerifiedRange::at(of.read_point(), range)
+    }
+
+    /// The entries of `range` at a point of a partition with these hooks.
+    pub(crate) fn at(
+        point: Result<(ReadPoint, Arc<PartitionHooks>)>,
+        range: impl KeyRange,
+    ) -> VerifiedRange {
+        let point = point.and_then(|(point, hooks)| {
             // Asked for now and not at the first block: memtables have no blocks, so the keys of a
             // partition without MetaHive would come out as if they were verified.
             hive_of(&hooks, point.partition())?;

@@ -20,6 +20,7 @@
 //! restorer  files of a takeover come to the local disk
 //! remote    the calls that open, with their settings    primary    the right of a writer
 //! backup_fs    a folder of backups in a bucket          numbered   objects whose numbers decide
+//! replica   repairs of the primary's tables
 //! ```
 //!
 //! # Examples
@@ -71,6 +72,7 @@ mod reader;
 mod record;
 mod remote;
 mod remote_file;
+mod replica;
 mod restore;
 mod restorer;
 mod retention;

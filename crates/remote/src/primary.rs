@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::Fs;
+use siltstone::metahive::Replica;
 use siltstone::{Builder, Db, ErrorKind, Result, SeqNo};
 
 use crate::background::BackgroundThread;
@@ -13,6 +14,7 @@ use crate::collect::Collector;
 use crate::fs::ShippingFs;
 use crate::noted_url::note_url;
 use crate::opening::{ClaimedFolder, claim};
+use crate::replica::BucketReplica;
 use crate::restorer::{FileRestorer, clear_partials};
 use crate::settings::Settings;
 use crate::shipper::Status;
@@ -24,7 +26,7 @@ pub struct Primary {
     fs: ShippingFs,
     path: PathBuf,
     collector: Arc<Collector>,
-    is_stepped: bool,
+    settings: Box<Settings>,
     /// They end before the lock of the folder is free.
     threads: Vec<BackgroundThread>,
 }
@@ -105,7 +107,7 @@ impl Primary {
                 },
             )?);
         }
-        Ok(Primary { fs, path, collector, is_stepped: remote.is_stepped, threads })
+        Ok(Primary { fs, path, collector, settings: Box::new(remote.clone()), threads })
     }
 
     /// Returns options of the database. It may be opened and closed several times.
@@ -118,6 +120,44 @@ impl Primary {
         Arc::new(self.fs.clone())
     }
 
+    /// Returns the bucket as a replica of the partition `partition`, for [`MetaHive`](siltstone::MetaHive): from it a
+    /// compaction repairs damaged entries, blocks and tables of the local disk, and [`Partition::repair`](siltstone::Partition::repair)
+    /// does. Several partitions want one each.
+    ///
+    /// It reads states that this primary has stored, and none of another writer. An entry counts only with its own
+    /// sequence number, and the content of a gap only as of the last operation of the gap. So damage that the bucket has,
+    /// too, or an entry that is not stored yet, leaves the gap, and no older value is returned. The content of a gap is
+    /// looked for in the states before the gap, as far back as [`Remote::retention`](crate::Remote::retention) reaches. Large
+    /// values of a gap come back as values of the table.
+    ///
+    /// # Cost
+    /// Nothing before there is damage. Then the newest base, the journal after it, and blocks of tables; for a gap that
+    /// once for each state that is looked at, up to twice the logarithm of their number, a put for a lease, and memory for
+    /// the entries, at most 256 MiB: of a larger gap ranges are repaired. A call of the store is tried again for 5 seconds
+    /// at most. After one that fails nothing is asked for a minute.
+    ///
+    /// # Examples
+    /// ```
+    /// use remote::Remote;
+    /// use siltstone::{MetaHiveOptions, PartitionOptions};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let primary = Remote::memory()?.primary(path)?;
+    /// let options = MetaHiveOptions::new().replica(primary.replica("ledger"));
+    /// // At each open: a partition does not store its replica.
+    /// let db = primary.builder().metahive("ledger", options.clone()).open()?;
+    /// let ledger = db.partition_with("ledger", PartitionOptions::new().metahive(options))?;
+    /// ledger.put("2026-11-30", "12.50")?;
+    /// db.flush()?;
+    /// // Repairs what is damaged, from the bucket if nothing else has it.
+    /// ledger.compact(..)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn replica(&self, partition: &str) -> Arc<dyn Replica> {
+        Arc::new(BucketReplica::new(&self.settings, self.fs.shipper.clone(), partition))
+    }
+
     /// Puts all changes that wait, and a base if one is due. The thread does that every
     /// [`Remote::interval`](crate::Remote::interval). What an earlier run has left in the log waits for the open of
     /// the database.
@@ -125,7 +165,7 @@ impl Primary {
     /// # Errors
     /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database; those of the store.
     pub fn ship(&self) -> Result<()> {
-        if self.is_stepped {
+        if self.settings.is_stepped {
             // An error is in the status.
             let _ = self.fs.restore_step();
         }

@@ -51,6 +51,18 @@ impl ReadPoint {
         self.open.partition()
     }
 
+    /// Returns the form of its stored keys.
+    pub fn key_form(&self) -> KeyForm {
+        self.key_form
+    }
+
+    /// Returns the same point as of the operation `seq`, with the entries that have expired; `None` if it does not see
+    /// that operation. Versions that newer ones have replaced may be gone: then their keys have older versions or none.
+    #[must_use]
+    pub fn as_of(self, seq: SeqNo) -> Option<ReadPoint> {
+        (seq <= self.seq).then(|| ReadPoint { seq, alive: None, ..self })
+    }
+
     pub(super) fn tables(&self) -> &Arc<TableContext> {
         self.open.tables()
     }

@@ -21,6 +21,7 @@ mod late;
 mod lost;
 mod parts;
 mod read_lease;
+mod replica;
 mod restoring;
 mod same_machine;
 mod sim;
