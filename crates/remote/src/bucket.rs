@@ -5,15 +5,18 @@
 //! 2. A call returns within the patience and the time of one attempt. The patience of a primary ends soon after its drop.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::sealed::ObjectSeal;
-use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer, error_of};
+use crate::store::{
+    ObjectListing, Store, StoreError, StoreErrorKind, StoreResult, Timer, error_of,
+};
 
 /// The pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -42,6 +45,8 @@ pub(crate) struct StoreTrouble {
     pub(crate) since: Duration,
     /// The last error.
     pub(crate) error: String,
+    /// It refuses the credentials.
+    pub(crate) is_refusal: bool,
 }
 
 /// The failures of the calls of a store.
@@ -67,13 +72,23 @@ pub(crate) struct Bucket {
     failures: Arc<Mutex<StoreFailures>>,
     /// All patience ends at this time, in nanoseconds of the timer. No other value depends on it.
     ends_at: Arc<AtomicU64>,
+    /// Refused credentials are waited for, as a store that is away. No other value depends on it.
+    awaits_credentials: Arc<AtomicBool>,
 }
 
 impl Bucket {
     pub(crate) fn new(store: Arc<dyn Store>, timer: Arc<dyn Timer>, patience: Duration) -> Bucket {
         let ends_at = Arc::new(AtomicU64::new(u64::MAX));
-        let failures = Arc::default();
-        Bucket { store, timer, patience, seal: None, is_stepped: false, failures, ends_at }
+        Bucket {
+            store,
+            timer,
+            patience,
+            seal: None,
+            is_stepped: false,
+            failures: Arc::default(),
+            ends_at,
+            awaits_credentials: Arc::default(),
+        }
     }
 
     /// The same bucket, for calls whose failures are not those of the others.
@@ -96,6 +111,12 @@ impl Bucket {
         self.failures.lock().given_up.clone()
     }
 
+    /// Ends an open: from now on refused credentials are waited for, by this, its clones and its siblings. They were
+    /// taken before, so they have expired, or are being replaced.
+    pub(crate) fn await_credentials(&self) {
+        self.awaits_credentials.store(true, Ordering::Relaxed);
+    }
+
     /// Ends all patience after `time`, also of the calls that wait, of the clones and of the siblings.
     pub(crate) fn end_patience_after(&self, time: Duration) {
         let nanos = self.timer.now().saturating_add(time).as_nanos();
@@ -105,9 +126,13 @@ impl Bucket {
     fn note_trouble(&self, error: &StoreError) {
         let since = self.timer.now();
         let mut failures = self.failures.lock();
-        let trouble =
-            failures.trouble.get_or_insert_with(|| StoreTrouble { since, error: String::new() });
+        let trouble = failures.trouble.get_or_insert_with(|| StoreTrouble {
+            since,
+            error: String::new(),
+            is_refusal: false,
+        });
         trouble.error.clone_from(&error.message);
+        trouble.is_refusal = error.kind == StoreErrorKind::Refused;
     }
 
     /// Makes a call until it succeeds.
@@ -132,10 +157,14 @@ impl Bucket {
             };
             self.note_trouble(&error);
             let ends_at = Duration::from_nanos(self.ends_at.load(Ordering::Relaxed));
-            if !error.is_transient || self.timer.now() >= until.min(ends_at) {
+            let is_final = match error.kind {
+                StoreErrorKind::Transient => false,
+                StoreErrorKind::Refused => !self.awaits_credentials.load(Ordering::Relaxed),
+                StoreErrorKind::Final => true,
+            };
+            if is_final || self.timer.now() >= until.min(ends_at) {
                 self.failures.lock().given_up = Some(error.message.clone());
-                let kind = if error.is_transient { ErrorKind::Io } else { ErrorKind::Unsupported };
-                return Err(error_of(kind, name, format!("cannot {verb}: {error}")));
+                return Err(self.given_up_error(verb, name, &error));
             }
             // Half of the pause is random: clients that failed together come back one after the other.
             let half = pause / 2;
@@ -143,6 +172,24 @@ impl Bucket {
             self.timer.wait(half + jitter);
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    fn given_up_error(&self, verb: &str, name: &str, error: &StoreError) -> Error {
+        let kind = match error.kind {
+            StoreErrorKind::Transient => ErrorKind::Io,
+            StoreErrorKind::Final => ErrorKind::Unsupported,
+            StoreErrorKind::Refused => {
+                let what = format!(
+                    "the store {} refuses the credentials\n  \
+                     check the key, its rights and the clock of this machine; \
+                     docs/remote.md (Credentials) has the rights that each call needs\n  {error}",
+                    self.store.name()
+                );
+                let source = std::io::Error::new(std::io::ErrorKind::PermissionDenied, what);
+                return Error::io(verb, Path::new(name), source);
+            }
+        };
+        error_of(kind, name, format!("cannot {verb}: {error}"))
     }
 
     /// Puts a new object. `bytes` differ from those of every other writer, by a put id.
@@ -206,7 +253,7 @@ impl Bucket {
                     let message = error.to_string();
                     failed = Some(error);
                     // Another attempt would read the same.
-                    StoreError { is_transient: false, message }
+                    StoreError::new(StoreErrorKind::Final, message)
                 })
             });
             self.store.put_parts(name, &mut parts)

@@ -94,5 +94,7 @@ pub use restore::{RestoreTarget, RestoredState};
 pub use restorer::RestoreStatus;
 pub use settings::Ack;
 pub use shipper::{Status, StoreFailure};
-pub use store::{ObjectEntry, ObjectListing, Store, StoreError, StoreResult, Timer};
+pub use store::{
+    ObjectEntry, ObjectListing, Store, StoreError, StoreErrorKind, StoreResult, Timer,
+};
 pub use utc_time::UtcTime;

@@ -53,6 +53,7 @@ impl Primary {
         let ClaimedFolder { shipper, cache, lock } = claim(remote, &path, takes_over)?;
         note_url(&*remote.fs, &path, remote.url.as_deref())?;
         clear_partials(&*remote.fs, &path)?;
+        shipper.await_credentials();
         let restorer = Arc::new(FileRestorer::new(remote, &shipper));
         let fs = ShippingFs {
             inner: remote.fs.clone(),

@@ -288,7 +288,7 @@ impl RemoteReader {
         let bucket = remote.bucket();
         let (mut folder, boundary) = load(&bucket)?;
         folder.removed = Some(Vec::new());
-        let cache = Arc::new(caches(remote)?);
+        let cache = Arc::new(caches(remote, &bucket)?);
         let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
         let turn = ReaderTurn::new(boundary, bucket.timer.now());
         let state = Arc::new(ReaderState {
@@ -313,6 +313,7 @@ impl RemoteReader {
         let held = held.map(Arc::new);
         // A boundary that was put before the lease is seen now.
         state.refresh(true)?;
+        state.bucket.await_credentials();
         Ok(RemoteReader { state, _lease: held })
     }
 
@@ -391,9 +392,9 @@ impl RemoteReader {
 }
 
 /// The caches of a reader, in memory and on disk.
-fn caches(remote: &Settings) -> Result<ObjectCache> {
+fn caches(remote: &Settings, bucket: &Bucket) -> Result<ObjectCache> {
     let disk = remote.disk.as_ref().map(|folder| folder.open(&remote.fs)).transpose()?;
-    Ok(ObjectCache::with_disk(remote.bucket(), remote.cache_bytes, disk.flatten()))
+    Ok(ObjectCache::with_disk(bucket.sibling(), remote.cache_bytes, disk.flatten()))
 }
 
 impl Fs for RemoteReader {

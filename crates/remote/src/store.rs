@@ -15,19 +15,36 @@ use object_store::{
 use siltstone::clock::{Clock, SystemClock};
 use siltstone::{Error, ErrorKind};
 
+/// The kind of a [`StoreError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreErrorKind {
+    /// The call may be tried again. It may have had its effect.
+    Transient,
+    /// The store refuses the credentials, or they have no right to the call. An open fails at once. A primary or reader
+    /// that runs tries the call again, as after a transient failure: credentials expire, and are replaced.
+    Refused,
+    /// Another attempt cannot succeed: the store does not know the call.
+    Final,
+}
+
 /// A failed call of a store.
 #[derive(Clone, Debug)]
 pub struct StoreError {
-    /// `false` if another attempt cannot succeed: the store does not know the call.
-    pub is_transient: bool,
+    /// The chances of another attempt.
+    pub kind: StoreErrorKind,
     /// The text of the store.
     pub message: String,
 }
 
 impl StoreError {
+    /// A failure of a kind.
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> StoreError {
+        StoreError { kind, message: message.into() }
+    }
+
     /// A failure after which the call may be tried again. It may have had its effect.
     pub fn transient(message: impl Into<String>) -> StoreError {
-        StoreError { is_transient: true, message: message.into() }
+        StoreError::new(StoreErrorKind::Transient, message)
     }
 }
 
@@ -249,16 +266,26 @@ impl ObjectStoreCalls {
     }
 }
 
+/// S3 answers with "400 Bad Request" and one of these codes to a session whose time is over.
+const REFUSAL_CODES: [&str; 3] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"];
+
 fn failure(error: &object_store::Error) -> StoreError {
-    use object_store::Error::{InvalidPath, NotImplemented, NotSupported, UnknownConfigurationKey};
-    let is_final = matches!(
-        error,
+    use object_store::Error::{
+        InvalidPath, NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
+        UnknownConfigurationKey,
+    };
+    let message = error.to_string();
+    let has_code = REFUSAL_CODES.iter().any(|it| message.contains(&format!("<Code>{it}</Code>")));
+    let kind = match error {
         InvalidPath { .. }
-            | NotImplemented { .. }
-            | NotSupported { .. }
-            | UnknownConfigurationKey { .. }
-    );
-    StoreError { is_transient: !is_final, message: error.to_string() }
+        | NotImplemented { .. }
+        | NotSupported { .. }
+        | UnknownConfigurationKey { .. } => StoreErrorKind::Final,
+        PermissionDenied { .. } | Unauthenticated { .. } => StoreErrorKind::Refused,
+        _ if has_code => StoreErrorKind::Refused,
+        _ => StoreErrorKind::Transient,
+    };
+    StoreError { kind, message }
 }
 
 impl Store for ObjectStoreCalls {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use indicatif::HumanBytes;
-use remote::{ObjectListing, Store, StoreError, StoreResult};
+use remote::{ObjectListing, Store, StoreError, StoreErrorKind, StoreResult};
 
 /// The folder of the leases in a bucket.
 const LEASES: &str = "lease/";
@@ -58,9 +58,7 @@ impl CountedStore {
         match (self.is_ended)() {
             false => Ok(()),
             // Final: another attempt would be made otherwise, for a minute.
-            true => {
-                Err(StoreError { is_transient: false, message: "interrupted by Ctrl-C".to_owned() })
-            }
+            true => Err(StoreError::new(StoreErrorKind::Final, "interrupted by Ctrl-C")),
         }
     }
 }
@@ -88,7 +86,7 @@ impl Store for CountedStore {
         }
         // The first one is tried once: a reader without the right to write would wait for a minute otherwise.
         self.counts.lease_refusal.get_or_init(|| error.message.clone());
-        Err(StoreError { is_transient: false, ..error })
+        Err(StoreError { kind: StoreErrorKind::Final, ..error })
     }
 
     fn put_parts(
@@ -166,7 +164,7 @@ mod tests {
             store.get_range("a", 0..1).map(drop),
             store.list("").map(drop),
         ] {
-            assert!(!ended.unwrap_err().is_transient);
+            assert_eq!(ended.unwrap_err().kind, StoreErrorKind::Final);
         }
         store.delete("a").unwrap();
     }

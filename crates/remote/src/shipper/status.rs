@@ -5,7 +5,7 @@ use std::time::Duration;
 use siltstone::ErrorKind;
 
 use super::Shipper;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, StoreTrouble};
 use crate::restorer::RestoreStatus;
 
 /// A store that fails for a shorter time throttles, or has a hiccup: it is in the status, and not in the health.
@@ -46,6 +46,9 @@ pub struct StoreFailure {
     pub lasts: Duration,
     /// The last error.
     pub error: String,
+    /// It refuses the credentials: they have expired, or lack a right. The primary goes on once the store takes them, or
+    /// those that its provider has by then.
+    pub is_refusal: bool,
 }
 
 impl Shipper {
@@ -69,7 +72,8 @@ impl Shipper {
     fn store_failure(&self) -> Option<StoreFailure> {
         let trouble = self.bucket.trouble()?;
         let lasts = self.bucket.timer.now().saturating_sub(trouble.since);
-        Some(StoreFailure { store: self.bucket.store.name(), lasts, error: trouble.error })
+        let StoreTrouble { error, is_refusal, .. } = trouble;
+        Some(StoreFailure { store: self.bucket.store.name(), lasts, error, is_refusal })
     }
 
     /// The failure of the store, for the health of the database.
@@ -78,17 +82,23 @@ impl Shipper {
         let Some(failure) = self.store_failure().filter(|it| it.lasts >= FAILS_FOR_MIN) else {
             return lost;
         };
-        let StoreFailure { store, lasts, error } = failure;
+        let StoreFailure { store, lasts, error, is_refusal } = failure;
+        let what = if is_refusal { "refused the credentials" } else { "failed" };
         let waiting = self.waiting_bytes();
         let seconds = lasts.as_secs();
         Some(format!(
-            "the bucket, {store}, has failed for {seconds} s, and {waiting} bytes of changes wait for it: {error}"
+            "the bucket, {store}, has {what} for {seconds} s, and {waiting} bytes of changes wait for it: {error}"
         ))
     }
 
     /// The bucket for other calls of the primary: their failures are not those of its puts.
     pub(crate) fn other_bucket(&self) -> Bucket {
         self.bucket.sibling()
+    }
+
+    /// Ends the open: see [`Bucket::await_credentials`].
+    pub(crate) fn await_credentials(&self) {
+        self.bucket.await_credentials();
     }
 
     /// Ends the patience with the store soon, for the drop of the primary.

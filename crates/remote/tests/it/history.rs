@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use remote::{
-    BucketReport, Primary, Remote, RestoreTarget, Store, StoreError, StoreResult, UtcTime,
+    BucketReport, Primary, Remote, RestoreTarget, Store, StoreError, StoreErrorKind, StoreResult,
+    UtcTime,
 };
 use siltstone::fs::MemFs;
 use siltstone::secondary::Level;
@@ -174,7 +175,7 @@ impl StoreLayer for AwayAfterLease {
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         match has_lease(&self.objects) {
-            true => Err(StoreError { is_transient: false, message: "away".to_owned() }),
+            true => Err(StoreError::new(StoreErrorKind::Final, "away")),
             false => self.inner.get(name),
         }
     }
@@ -320,7 +321,7 @@ impl AwayAt {
     fn count(&self) -> StoreResult<()> {
         match self.away.contains(&self.gets.fetch_add(1, Ordering::Relaxed)) {
             false => Ok(()),
-            true => Err(StoreError { is_transient: false, message: "away".to_owned() }),
+            true => Err(StoreError::new(StoreErrorKind::Final, "away")),
         }
     }
 }

@@ -9,6 +9,7 @@ mod basics;
 mod cache;
 mod clocks;
 mod compressed;
+mod credentials;
 mod deaths;
 mod deletion;
 #[cfg(feature = "encryption")]

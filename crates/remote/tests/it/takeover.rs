@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule};
-use remote::{Remote, Store, StoreError, StoreResult};
+use remote::{Remote, Store, StoreError, StoreErrorKind, StoreResult};
 use siltstone::fs::{Fs, MemFs};
 use siltstone::{Db, Durability, ErrorKind};
 use testkit::Rng;
@@ -105,7 +105,7 @@ impl StoreLayer for Crowded {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         if name.starts_with("journal/") {
             if self.claims.fetch_add(1, Ordering::Relaxed) == 10 {
-                return Err(StoreError { is_transient: false, message: "gone".to_owned() });
+                return Err(StoreError::new(StoreErrorKind::Final, "gone"));
             }
             self.inner.put(name, b"that of another writer")?;
         }

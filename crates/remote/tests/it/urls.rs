@@ -76,7 +76,7 @@ fn options_replace_the_environment() {
     let remote = Remote::url_with("s3://bucket/a/prefix", options).unwrap();
     // No server is there: the message has the address that was asked.
     let failed = remote.store().get("name").unwrap_err();
-    assert!(failed.is_transient, "{failed}");
+    assert_eq!(failed.kind, remote::StoreErrorKind::Transient, "{failed}");
     assert!(failed.message.contains("127.0.0.1:1/bucket/a/prefix/name"), "{failed}");
     for (url, name) in [
         ("S3://bucket", "bucket/name"),
