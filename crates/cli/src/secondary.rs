@@ -23,7 +23,8 @@ pub(crate) struct Args {
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Catch up and print again every so many seconds, until interrupted
+    /// Catch up and print again every so many seconds, until interrupted. From a bucket each time costs two GETs for
+    /// each partition: every second 2 $ a month on S3 Standard, every 60 seconds 0.03 $
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,

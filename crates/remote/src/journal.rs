@@ -205,12 +205,21 @@ pub(crate) struct ObjectBatch {
 impl ObjectBatch {
     /// Reads the objects from `from` on, before `until`.
     pub(crate) fn read(bucket: &Bucket, from: u64, until: u64) -> Result<ObjectBatch> {
+        // The object after the one that is asked for saves a turn: a look ends with one that is missing.
+        ObjectBatch::read_by(bucket, from, until, AT_ONCE_MIN)
+    }
+
+    /// Reads the objects from `from` on. Asks for one object first, if it is likely that there is none: each costs a GET.
+    pub(crate) fn look(bucket: &Bucket, from: u64, expects_none: bool) -> Result<ObjectBatch> {
+        ObjectBatch::read_by(bucket, from, u64::MAX, if expects_none { 1 } else { AT_ONCE_MIN })
+    }
+
+    fn read_by(bucket: &Bucket, from: u64, until: u64, at_once: usize) -> Result<ObjectBatch> {
         let mut batch = ObjectBatch { objects: Vec::new(), is_last: false };
         let mut bytes = 0;
         let mut longest = 0;
         let mut number = from;
-        // The object after the one that is asked for saves a turn: a look ends with one that is missing.
-        let mut at_once = if bucket.is_stepped { 1 } else { AT_ONCE_MIN };
+        let mut at_once = if bucket.is_stepped { 1 } else { at_once };
         while number < until && batch.objects.len() < BATCH_OBJECTS && bytes < BATCH_BYTES {
             let numbers = number..until.min(number.saturating_add(at_once as u64));
             let names: Vec<String> = numbers.map(journal_name).collect();
@@ -237,6 +246,11 @@ impl ObjectBatch {
         }
         batch.is_last = number >= until;
         Ok(batch)
+    }
+
+    /// Returns `true` if there is no object.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
     }
 
     /// Returns `true` if all objects are changes of `writer`. They count without a look at the boundary: a writer puts

@@ -36,8 +36,6 @@ use crate::settings::{Ack, Settings};
 
 /// The time between two looks for a base after the end of the journal.
 const BASE_LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// The time between two looks at the boundary, for those who want no present state.
-const BOUNDARY_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The path of the folder, in the file system of a reader.
 const DIR: &str = "/remote";
 
@@ -156,8 +154,8 @@ struct ReaderTurn {
     renewed: Duration,
     /// The last look for a newer base, too.
     looked: Duration,
-    /// The last look at the boundary, too.
-    checked: Duration,
+    /// The last look found no object.
+    is_idle: bool,
 }
 
 /// The thread that renews a lease. The lease is given up after its end.
@@ -194,16 +192,14 @@ impl ReaderState {
         let mut turn = self.turn.lock();
         let has_all = loop {
             let from = self.number() + 1;
-            let batch = ObjectBatch::read(&self.bucket, from, u64::MAX)?;
-            let now = self.bucket.timer.now();
-            let is_due = now.saturating_sub(turn.checked) >= BOUNDARY_LOOK_INTERVAL;
-            let is_checked = wants_all || is_due || !batch.is_of(self.writer());
-            if is_checked {
-                turn.checked = now;
-                if turn.boundary.has_freed(&self.bucket, from)? {
-                    self.reload(&mut turn)?;
-                    continue;
-                }
+            let batch = ObjectBatch::look(&self.bucket, from, turn.is_idle)?;
+            turn.is_idle = batch.is_empty();
+            // Who wants no present state needs no proof that this is the end. If the next object was deleted, there is a
+            // base after it, which is looked for below.
+            let is_checked = wants_all || !batch.is_of(self.writer());
+            if is_checked && turn.boundary.has_freed(&self.bucket, from)? {
+                self.reload(&mut turn)?;
+                continue;
             }
             let is_last = batch.is_last;
             let mut folder = self.folder.lock();
@@ -224,8 +220,8 @@ impl ReaderState {
         Ok(has_all)
     }
 
-    /// Looks now and then for a base after the end of the journal: then the object that is missing there is lost. The
-    /// base has what it had.
+    /// Looks now and then for a base after the end of the journal: then the object that is missing there is lost, or was
+    /// deleted. The base has what it had.
     fn is_before_a_base(&self, turn: &mut ReaderTurn) -> Result<bool> {
         let now = self.bucket.timer.now();
         if now.saturating_sub(turn.looked) < BASE_LOOK_INTERVAL {
@@ -279,7 +275,7 @@ impl Renewal for ReaderState {
 impl ReaderTurn {
     fn new(boundary: Boundary, looked: Duration) -> ReaderTurn {
         let (removed, renewed) = Default::default();
-        ReaderTurn { boundary, removed, renewed, looked, checked: looked }
+        ReaderTurn { boundary, removed, renewed, looked, is_idle: false }
     }
 }
 
@@ -358,7 +354,8 @@ impl RemoteReader {
     /// Those of the store; corruption of an object. The folder then has all objects before the damaged one, and nothing of it.
     ///
     /// # Cost
-    /// A GET for each new object, one or two that find none, and one for the boundary of deletion.
+    /// A GET for each new object, one or two that find none (one if the look before found none either), and one for the
+    /// boundary of deletion.
     pub fn refresh(&self) -> Result<()> {
         self.state.refresh(true).map(drop)
     }

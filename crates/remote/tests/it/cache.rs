@@ -4,16 +4,17 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use remote::{CacheFigures, Remote, RemoteReader, Store, StoreResult};
 use siltstone::fs::{CrashOutcome, FolderState, Fs, MemFs};
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Level;
-use siltstone::{Durability, LargeValueOptions, PartitionOptions};
+use siltstone::{BackgroundMode, Durability, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, remote_of};
+use crate::sim_store::{Objects, SimStore, remote_of, with_clock, with_threads};
 use crate::store_layer::{Layered, StoreLayer};
 
 type Ranges = Arc<Mutex<Vec<(String, Range<u64>)>>>;
@@ -182,6 +183,31 @@ fn a_look_for_what_has_come_takes_one_get_and_no_turn_for_the_boundary() {
     let news = primary.status().number - reader.number();
     assert_eq!(look(&reader, &store, settled), (news + 1, settled));
     assert_eq!(reader.number(), primary.status().number);
+}
+
+/// With the calls at once that a program makes: more of them are no faster where nothing is found.
+#[test]
+fn a_look_of_an_idle_reader_is_one_get() {
+    let mut rng = Rng::new(62);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let primary = with_clock(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    db.partition("users").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let reader = with_threads(&store, &MemFs::new(), &mut rng).lease(None).reader().unwrap();
+    look(&reader, &store, FolderState::Settled);
+    for _ in 0..600 {
+        objects.advance(Duration::from_secs(1));
+        assert_eq!(look(&reader, &store, FolderState::Settled).0, 1);
+    }
+    // What comes is seen at the next look, and a strong look asks for the boundary.
+    db.partition("users").unwrap().put_with("k", "w", Durability::Sync).unwrap();
+    let (gets, _) = look(&reader, &store, FolderState::Settled);
+    assert_eq!((reader.number(), gets), (primary.status().number, 3), "one, and the two after it");
+    look(&reader, &store, FolderState::Settled);
+    let strong = look(&reader, &store, FolderState::Current);
+    assert_eq!(strong, (2, FolderState::Current));
 }
 
 #[test]

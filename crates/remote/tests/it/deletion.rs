@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remote::{Primary, Remote};
-use siltstone::fs::MemFs;
+use siltstone::fs::{FolderState, Fs, MemFs};
 use siltstone::secondary::{Level, Reading, Secondary, Target};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
@@ -213,6 +213,24 @@ fn a_reader_without_a_lease_goes_on_from_the_newest_base() {
     put(&db, "newer").unwrap();
     secondary.sync(Target::Latest).unwrap();
     assert!(users.get("newer").unwrap().is_some());
+}
+
+/// A look that needs no present state does not ask for the boundary. It does not stay late for that.
+#[test]
+fn a_late_reader_that_only_looks_goes_on_within_a_minute() {
+    let mut place = Place::new(95);
+    let (primary, db) = place.primary();
+    let reader = place.remote().0.lease(None).reader().unwrap();
+    reader.folder_state("".as_ref(), FolderState::Settled).unwrap();
+    for _ in 0..2 {
+        place.age(&primary, &db);
+        collect(&place, &primary);
+    }
+    let number = reader.number();
+    assert!(!place.has(&journal_name(number + 1)), "the next object is deleted");
+    // It has waited for long.
+    reader.folder_state("".as_ref(), FolderState::Settled).unwrap();
+    assert_eq!(reader.number(), primary.status().number);
 }
 
 #[test]

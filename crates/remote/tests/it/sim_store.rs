@@ -470,6 +470,13 @@ pub fn remote_with(store: Arc<impl Store>, objects: Objects, fs: &MemFs, rng: &m
     with_timer(store, SimTimer { objects, rate: 1000, rng: Mutex::new(rng.fork()) }, fs)
 }
 
+/// A remote with the time of the store, whose calls are made at once where they are so in a program.
+pub fn with_threads(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
+    let objects = store.objects.clone();
+    let timer = SimTimer { objects, rate: 1000, rng: Mutex::new(rng.fork()) };
+    Remote::with_store(store.clone()).fs(Arc::new(fs.clone())).timer(Arc::new(timer))
+}
+
 fn with_timer(store: Arc<impl Store>, timer: SimTimer, fs: &MemFs) -> Remote {
     Remote::with_store(store)
         .fs(Arc::new(fs.clone()))
