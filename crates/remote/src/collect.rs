@@ -6,6 +6,7 @@
 //! grace     the next steps come in a later round, after Remote::grace by the clock of the store and by the own one
 //! leases    read once more: one that was put before its reader saw the boundary counts
 //! check     no other writer has put its claim
+//! vain      what this primary has put in vain goes a grace after it was found, whatever the boundary is
 //! delete    journal objects below, bases below, dropped objects, what fenced writers have put in vain,
 //!           expired leases, forgotten probes
 //! ```
@@ -16,7 +17,8 @@
 //!    clock says so, which does not jump: from the moment on at which a round has seen its last renewal.
 //! 2. A claim is never deleted. A writer that has slept puts its next object under the number of the claim that
 //!    fenced it, so that name is taken for ever.
-//! 3. Objects of the own claimant are deleted only after the journal has dropped them. Only their own writer names
+//! 3. Objects of the own claimant are deleted only after the journal has dropped them, or if their put has failed and no
+//!    later put has their name (`shipper/vain.rs`). Only their own writer names
 //!    objects in the journal, so those of a fenced writer that nothing names are garbage for good; and a writer puts
 //!    no data before its claim, so the check that follows a listing proves that it has none of a later writer.
 //! 4. A writer that was fenced in the middle of a round does no harm: all that it was about to delete stays garbage.
@@ -75,6 +77,8 @@ struct Rounds {
     leases: BTreeMap<u128, SeenRenewal>,
     /// Objects of fenced writers, and the moment at which they were found.
     orphans: Option<(Moment, Vec<String>)>,
+    /// Objects that this primary has put in vain, and the moment at which they were found.
+    vain: Vec<(Moment, String)>,
     deleted: u64,
 }
 
@@ -117,9 +121,10 @@ impl Collector {
         }
         let now = begun.store + moment.since(*begun);
         self.put_boundary(rounds, moment, now)?;
-        let Some(first) = self.ripe(rounds, moment) else { return Ok(0) };
+        self.delete_vain(rounds, moment)?;
+        let Some(first) = self.ripe(rounds, moment) else { return Ok(rounds.deleted) };
         let (seen, expired) = self.read_retention(rounds, now)?;
-        let Some(base) = seen.base_under_leases(first - 1) else { return Ok(0) };
+        let Some(base) = seen.base_under_leases(first - 1) else { return Ok(rounds.deleted) };
         self.check_last_writer()?;
         self.delete_journal(rounds, base + 1)?;
         for (number, _) in seen.bases.iter().filter(|(number, _)| *number < base) {
@@ -245,6 +250,20 @@ impl Collector {
                     self.delete(rounds, &entry.name)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Deletes objects that this primary has put in vain, a grace after they were found: a put that has failed may take
+    /// effect late.
+    fn delete_vain(&self, rounds: &mut Rounds, moment: Moment) -> Result<()> {
+        rounds.vain.extend(self.shipper.take_vain().into_iter().map(|name| (moment, name)));
+        while let Some(at) =
+            rounds.vain.iter().position(|(found, _)| moment.since(*found) >= self.grace)
+        {
+            let name = rounds.vain[at].1.clone();
+            self.delete(rounds, &name)?;
+            rounds.vain.swap_remove(at);
         }
         Ok(())
     }

@@ -57,7 +57,8 @@ struct AppendEnd {
     at: u64,
     /// The part of a table that is in the bucket.
     put: u64,
-    /// An append failed: the file has unknown bytes after `at`.
+    /// An append failed: the file has unknown bytes after `at`. Or a put of a table failed: its object is deleted, and no
+    /// other put may have the name.
     is_torn: bool,
     /// The journal has all bytes of the file before `at`.
     is_noted: bool,
@@ -281,7 +282,7 @@ impl ShippedFile {
     fn append_by(&self, bytes: &[&[u8]], append: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut end = self.end.lock();
         if end.is_torn {
-            let torn = io::Error::other("an earlier append failed");
+            let torn = io::Error::other("an earlier append or sync failed");
             return Err(Error::io("append to", &self.path, torn));
         }
         end.is_torn = true;
@@ -342,7 +343,12 @@ impl ShippedFile {
         if end.put == end.at {
             return Ok(());
         }
-        let piece = self.fs.shipper.put_range("table", &self.name, end.put..end.at, &*self.file);
+        if end.is_torn {
+            let torn = io::Error::other("an earlier append or sync failed");
+            return Err(Error::io("sync", &self.path, torn));
+        }
+        let piece = self.fs.shipper.put_once("table", &self.name, end.put..end.at, &*self.file);
+        end.is_torn = piece.is_err();
         let piece =
             piece.map_err(|error| Error::io("sync", &self.path, io::Error::other(error)))?;
         if end.put == 0 {

@@ -80,6 +80,8 @@ struct JournalState {
     bytes_since_base: u64,
     objects: u64,
     notices: StoredNotices,
+    /// Puts that have failed, and may have taken effect all the same.
+    vain: Vec<VainPut>,
 }
 
 impl JournalState {
@@ -168,6 +170,7 @@ impl Shipper {
             // The next one is due at once: an open would have to read all that this one has read.
             bytes_since_base: BASE_BYTES,
             objects: 0,
+            vain: Vec::new(),
             notices: StoredNotices::default(),
         };
         let state = Mutex::new(state);
@@ -409,7 +412,7 @@ impl Shipper {
         for (name, (offset, end, file)) in ranges {
             // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
             file.sync()?;
-            let piece = self.put_range("part", name, offset..end, &**file)?;
+            let piece = self.put_once("part", name, offset..end, &**file)?;
             pieces.insert(name.to_owned(), piece);
         }
         Ok(pieces)
@@ -482,6 +485,8 @@ mod notices;
 mod status;
 #[cfg(test)]
 mod tests;
+mod vain;
 
 use notices::StoredNotices;
 pub use status::{Status, StoreFailure};
+use vain::VainPut;

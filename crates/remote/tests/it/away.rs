@@ -9,6 +9,7 @@ use siltstone::fs::MemFs;
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
 use testkit::Rng;
 
+use crate::deletion::{HOUR, Place};
 use crate::sim_store::{Objects, SimStore, remote_of};
 
 fn put(db: &Db, key: &str, len: usize) -> siltstone::Result<()> {
@@ -144,4 +145,34 @@ fn the_drop_of_a_primary_ends_endless_patience() {
         std::thread::yield_now();
     }
     drop(primary);
+}
+
+/// Of a put that has failed after its effect no one knows but the primary: the journal does not name its object.
+#[test]
+fn what_the_living_primary_has_put_in_vain_is_deleted() {
+    let mut place = Place::new(83);
+    let (remote, store) = place.remote();
+    let primary = remote.take_over("/db").unwrap();
+    let db = opened(&primary);
+    put(&db, "first", 100).unwrap();
+    db.flush().unwrap();
+    let mut in_vain = Vec::new();
+    while in_vain.len() < 3 {
+        db.partition("users").unwrap().put("more", "x").unwrap();
+        let before = place.names("table/");
+        store.fails_one_of.store(1, Ordering::Relaxed);
+        db.flush().unwrap_err();
+        store.fails_one_of.store(0, Ordering::Relaxed);
+        let now = place.names("table/");
+        in_vain.extend(now.into_iter().filter(|name| !before.contains(name)));
+        while db.step().unwrap() {}
+        db.flush().unwrap();
+    }
+    primary.collect().unwrap();
+    assert!(in_vain.iter().all(|name| place.has(name)), "a put that failed may take effect late");
+    place.objects.advance(HOUR);
+    assert_eq!(primary.collect().unwrap(), in_vain.len() as u64);
+    assert!(!in_vain.iter().any(|name| place.has(name)));
+    let report = remote.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
 }
