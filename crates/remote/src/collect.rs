@@ -217,13 +217,15 @@ impl Collector {
 
     /// Checks that no other writer has put its claim.
     fn check_last_writer(&self) -> Result<()> {
-        let number = self.shipper.number() + 1;
-        match journal_object(&self.bucket, number)? {
-            Some(object) if object.claimant != self.shipper.claimant() => {
-                Err(self.shipper.note_fenced(&crate::format::journal_name(number)))
+        let mut number = self.shipper.number() + 1;
+        while let Some(object) = journal_object(&self.bucket, number)? {
+            if object.claimant != self.shipper.claimant() {
+                return Err(self.shipper.note_fenced(&crate::format::journal_name(number)));
             }
-            _ => Ok(()),
+            // An own put without an answer yet. A claim may follow it.
+            number += 1;
         }
+        Ok(())
     }
 
     fn delete(&self, rounds: &mut Rounds, name: &str) -> Result<()> {

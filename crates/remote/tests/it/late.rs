@@ -13,7 +13,9 @@ use siltstone::{
 };
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
+use crate::deletion::{HOUR, write};
+use crate::read_lease::LossyStore;
+use crate::sim_store::{Objects, SimStore, journal_name, remote_of, remote_with};
 use crate::store_layer::{Layered, StoreLayer};
 
 /// A store with calls whose effect comes later.
@@ -380,4 +382,36 @@ fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let refused = remote.take_over("/db").map(drop).unwrap_err();
     let damage = refused.damage().expect("it is damage");
     assert_eq!(damage.file.to_str(), Some(&*journal_name(number + 1)), "{refused}");
+}
+
+/// Its next number has its own object. The claim that fences it follows.
+#[test]
+fn a_fenced_writer_whose_last_put_has_no_answer_deletes_nothing_of_the_next_one() {
+    let mut rng = Rng::new(31);
+    let objects = Objects::default();
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let store = Layered::new(LossyStore { inner, loses_answers: AtomicBool::new(false) });
+    let remote = remote_with(store.clone(), objects.clone(), &MemFs::new(), &mut rng);
+    let old = remote.retention(2 * HOUR).grace(HOUR).primary("/db").unwrap();
+    let db = old.builder().background(BackgroundMode::Stepped).open().unwrap();
+    write(&db, &old, 300);
+    objects.advance(3 * HOUR);
+    old.collect().unwrap();
+    store.loses_answers.store(true, Ordering::Relaxed);
+    put(&db, "unknown", Durability::Sync).unwrap_err();
+    store.loses_answers.store(false, Ordering::Relaxed);
+    let other = SimStore::new(objects.clone(), rng.fork());
+    let new = remote_of(&other, &MemFs::new(), &mut rng).take_over("/db").unwrap();
+    let new_db = new.builder().background(BackgroundMode::Stepped).open().unwrap();
+    assert!(new_db.partition("users").unwrap().contains("unknown").unwrap());
+    put(&new_db, "new", Durability::Sync).unwrap();
+    new_db.flush().unwrap();
+    let before: Vec<String> = objects.lock().keys().cloned().collect();
+    for _ in 0..4 {
+        objects.advance(HOUR);
+        assert_eq!(old.collect().unwrap_err().kind(), ErrorKind::Fenced);
+    }
+    let after = objects.lock();
+    let lost: Vec<_> = before.iter().filter(|name| !after.contains_key(*name)).collect();
+    assert!(lost.iter().all(|name| name.starts_with("journal/")), "{lost:?}");
 }

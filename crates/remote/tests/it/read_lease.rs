@@ -89,9 +89,9 @@ fn a_claimant_that_dies_leaves_the_lease_before_it_to_the_next_one() {
 }
 
 /// A store whose answers are lost after the effect.
-struct LossyStore {
-    inner: Arc<SimStore>,
-    loses_answers: AtomicBool,
+pub struct LossyStore {
+    pub inner: Arc<SimStore>,
+    pub loses_answers: AtomicBool,
 }
 
 impl StoreLayer for LossyStore {
