@@ -216,6 +216,10 @@ impl File for EncryptedFile {
         self.pages.inner.sync()
     }
 
+    fn sync_locally(&self) -> Result<()> {
+        self.pages.inner.sync_locally()
+    }
+
     fn gather_time(&self) -> Duration {
         self.pages.inner.gather_time()
     }

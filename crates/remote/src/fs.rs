@@ -57,6 +57,8 @@ struct AppendEnd {
     at: u64,
     /// The part of a table that is in the bucket.
     put: u64,
+    /// That of the last change of this file, or of all before it was opened.
+    mark: u64,
     /// An append failed: the file has unknown bytes after `at`. Or a put of a table failed: its object is deleted, and no
     /// other put may have the name.
     is_torn: bool,
@@ -87,8 +89,9 @@ impl ShippingFs {
         file: Arc<dyn File>,
         at: u64,
     ) -> Arc<dyn File> {
-        let end =
-            Mutex::new(AppendEnd { at, put: at, is_torn: false, is_noted: false, owes_put: false });
+        let mark = self.shipper.noted();
+        let (is_torn, is_noted, owes_put) = Default::default();
+        let end = Mutex::new(AppendEnd { at, put: at, mark, is_torn, is_noted, owes_put });
         Arc::new(ShippedFile { file, path: path.to_owned(), name, class, fs: self.clone(), end })
     }
 
@@ -314,6 +317,7 @@ impl ShippedFile {
                 shipper.waiting_bytes()
             }
         };
+        end.mark = shipper.noted();
         drop(end);
         if waiting > self.fs.backlog_bytes {
             return self.fs.ship_all(&self.path);
@@ -386,8 +390,8 @@ impl File for ShippedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        // A later append has a sync of its own. This one does not wait for the put of it.
-        let mark = self.fs.shipper.noted();
+        // A later append has a sync of its own, and other files have theirs. This one does not wait for puts of them.
+        let mark = self.end.lock().mark;
         self.file.sync()?;
         match self.class {
             FileClass::Table => self.put_table(),
@@ -400,6 +404,15 @@ impl File for ShippedFile {
                 self.fs.ship(&self.path, mark)
             }
         }
+    }
+
+    fn sync_locally(&self) -> Result<()> {
+        let owes_put = self.end.lock().owes_put;
+        if self.class == FileClass::Table || owes_put {
+            return self.sync();
+        }
+        self.file.sync_locally()?;
+        self.fs.shipper.check_writer()
     }
 
     fn gather_time(&self) -> Duration {
@@ -421,7 +434,9 @@ impl File for ShippedFile {
     fn preallocate(&self, len: u64) -> Result<()> {
         self.file.preallocate(len)?;
         if self.class != FileClass::Table {
-            self.fs.note(StoredChange::Extend { name: self.name.clone(), len });
+            let extend = StoredChange::Extend { name: self.name.clone(), len };
+            let mut end = self.end.lock();
+            end.mark = self.fs.shipper.note(NotedChange::Whole(extend));
         }
         Ok(())
     }

@@ -87,6 +87,13 @@ pub struct VersionEdit {
 }
 
 impl VersionEdit {
+    /// Returns `true` if it lists segments of the log, or removes them, and does nothing else.
+    pub fn is_of_segments(&self) -> bool {
+        self.changes.iter().all(|change| {
+            matches!(change, Change::SegmentAdded { .. } | Change::SegmentRemoved { .. })
+        })
+    }
+
     /// Appends the bytes of the changes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut body = Vec::new();

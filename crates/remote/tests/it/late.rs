@@ -139,12 +139,12 @@ fn a_fence_that_the_sync_of_a_large_value_finds_is_refused_as_such() {
     let other = remote_of(&other, &MemFs::new(), &mut rng);
     let new = Arc::new(Mutex::new(None));
     let slot = new.clone();
-    let writer = db.clone();
+    let writer = values.clone();
     let paused = store.clone();
-    // The sync of the log puts an object. Meanwhile another commit comes, so that the sync of the chunk file after it
-    // puts one, too.
+    // The sync of the log puts an object. Meanwhile another value comes into the chunk file, so that its sync puts one,
+    // too.
     store.pause_before_put(&journal_name(number + 1), move || {
-        put(&writer, "meanwhile", Durability::Os).unwrap();
+        writer.put_with("meanwhile", vec![2; 100_000], Durability::Os).unwrap();
         paused.pause_before_put(&journal_name(number + 2), move || {
             *slot.lock() = Some(other.take_over("/db").unwrap());
         });

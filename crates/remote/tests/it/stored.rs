@@ -176,3 +176,21 @@ fn a_commit_that_is_acknowledged_as_stored_is_noticed_at_once() {
     assert_eq!(take(&outcomes), [(seq.get(), None)]);
     assert_eq!(primary.stored_seq(&db), seq);
 }
+
+/// A segment of the log is made and listed without a put: an unsynced write promises nothing of the bucket.
+#[test]
+fn unsynced_writes_wait_for_no_put_when_a_segment_is_full() {
+    let mut place = Place::new(98);
+    let (primary, db, store) = place.take_over(Ack::Stored);
+    let users = db.partition("users").unwrap();
+    store.fails_one_of.store(1, Ordering::Relaxed);
+    for n in 0_u32..3000 {
+        users.put_with(n.to_be_bytes(), [7; 1000], Durability::Os).unwrap();
+    }
+    assert!(db.stats().wal_segment_count > 4, "{}", db.stats().wal_segment_count);
+    store.fails_one_of.store(0, Ordering::Relaxed);
+    let seq = put(&db, Durability::Sync);
+    assert_eq!(primary.stored_seq(&db), seq);
+    let (_other, copy, _) = place.take_over(Ack::Stored);
+    assert_eq!(copy.partition("users").unwrap().iter().count(), 3001);
+}

@@ -323,6 +323,13 @@ pub trait File: Send + Sync + 'static {
     /// Makes all appends before this call durable, and the length with them.
     fn sync(&self) -> Result<()>;
 
+    /// As [`File::sync`], for bytes that nothing but later changes on this machine relies on. A file system that ships
+    /// its changes in their order returns before they have arrived; the sync of a file that was changed later waits for
+    /// them too. By default a sync.
+    fn sync_locally(&self) -> Result<()> {
+        self.sync()
+    }
+
     /// The time that a sync of several writers may wait for the next appends of those that the sync before has
     /// released, so that one sync covers them all. Zero by default: a sync of a disk is short.
     fn gather_time(&self) -> Duration {

@@ -79,7 +79,8 @@ impl Log {
         }
         // Both syncs come before anything lists the segment: a listed segment without a file is
         // `Corruption` at the next open.
-        reserved.file().sync()?;
+        // No caller is promised that a remote has it: a frame of it that is acknowledged has a sync of its own.
+        reserved.file().sync_locally()?;
         self.settings.fs.sync_names(&self.settings.dir, std::slice::from_ref(&path))?;
         self.files.note_made(number, bytes);
         Ok(Ok(reserved))
