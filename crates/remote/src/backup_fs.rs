@@ -43,7 +43,7 @@ fn unsupported(verb: &str, path: &Path) -> Error {
 
 impl Fs for BackupFs {
     fn caps(&self) -> Caps {
-        Caps { link: false, punch: false, process_lock: false, is_encrypted: false }
+        Caps { link: false, punch: false, process_lock: false, is_encrypted: false, is_far: false }
     }
 
     fn create_dir(&self, _dir: &Path) -> Result<()> {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Error, Result};
 
+use self::ahead::BlocksAhead;
 use crate::bucket::Bucket;
 use crate::disk_cache::{BlockKey, SharedCache};
 use crate::folder::{FileBytes, ObjectPiece};
@@ -61,7 +62,10 @@ struct CachedBlocks {
 struct ReadRun {
     object: Arc<str>,
     next: u64,
+    /// Those of the last GET.
     blocks: u64,
+    /// Those from `next` on were asked for already.
+    is_ahead: bool,
 }
 
 /// Blocks of objects.
@@ -73,6 +77,7 @@ pub(crate) struct ObjectCache {
     blocks: Mutex<CachedBlocks>,
     /// A leaf. The last ones, at most `RUNS_MAX`.
     runs: Mutex<VecDeque<ReadRun>>,
+    ahead: BlocksAhead,
     // Counters; no other value depends on them.
     memory_hits: AtomicU64,
     gets: AtomicU64,
@@ -89,9 +94,9 @@ impl ObjectCache {
         bytes_max: u64,
         disk: Option<SharedCache>,
     ) -> ObjectCache {
-        let (blocks, runs) = Default::default();
+        let (blocks, runs, ahead) = Default::default();
         let [memory_hits, gets, got_bytes] = [(); 3].map(|()| AtomicU64::new(0));
-        ObjectCache { bucket, bytes_max, disk, blocks, runs, memory_hits, gets, got_bytes }
+        ObjectCache { bucket, bytes_max, disk, blocks, runs, ahead, memory_hits, gets, got_bytes }
     }
 
     pub(crate) fn figures(&self) -> CacheFigures {
@@ -169,14 +174,26 @@ impl ObjectCache {
             let missing = std::io::ErrorKind::NotFound.into();
             return Err(Error::io("get", &PathBuf::from(object), missing));
         };
-        self.gets.fetch_add(1, Ordering::Relaxed);
-        self.got_bytes.fetch_add(got.len() as u64, Ordering::Relaxed);
+        self.count_get(got.len());
         Ok(got)
+    }
+
+    fn count_get(&self, bytes: usize) {
+        self.gets.fetch_add(1, Ordering::Relaxed);
+        self.got_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Keeps a block that was got.
+    fn take_in(&self, key: BlockKey, block: Arc<[u8]>) {
+        if let Some(disk) = &self.disk {
+            disk.keep(&key, &block);
+        }
+        self.keep(key, &block);
     }
 
     /// Reads from `offset` in the piece, as much as `buf` takes and the piece has.
     fn read_piece(
-        &self,
+        self: &Arc<Self>,
         piece: &ObjectPiece,
         offset: u64,
         buf: &mut [u8],
@@ -194,22 +211,36 @@ impl ObjectCache {
         Ok(())
     }
 
-    /// The blocks that a GET from the missing block `number` on takes, also if no one asks for them yet: a scan gets
-    /// twice as much each time.
-    fn blocks_ahead(&self, object: &Arc<str>, number: u64) -> u64 {
+    /// The blocks of the GET before, if the block `number` is the next one of a run, and was asked for if that counts.
+    fn take_run(&self, object: &Arc<str>, number: u64, is_ahead: bool) -> Option<u64> {
         let mut runs = self.runs.lock();
-        let at = runs.iter().position(|run| run.next == number && run.object == *object);
-        let Some(run) = at.and_then(|at| runs.remove(at)) else { return 1 };
-        // Those of several tables stay in memory until they are read.
-        (run.blocks * 2).min(BLOCKS_PER_GET_MAX).min(self.bytes_max / 16 / BLOCK_BYTES).max(1)
+        let at = runs.iter().position(|run| {
+            run.next == number && run.object == *object && (run.is_ahead || !is_ahead)
+        })?;
+        runs.remove(at).map(|run| run.blocks)
     }
 
-    fn note_run(&self, object: &Arc<str>, next: u64, blocks: u64) {
+    /// The blocks of the next GET of a run, also if no one asks for them yet: a scan gets twice as much each time.
+    fn next_blocks(&self, blocks: u64) -> u64 {
+        // Those of several tables stay in memory until they are read, and those that follow them.
+        (blocks * 2).min(BLOCKS_PER_GET_MAX).min(self.bytes_max / 32 / BLOCK_BYTES).max(1)
+    }
+
+    fn note_run(&self, object: &Arc<str>, next: u64, blocks: u64, is_ahead: bool) {
         let mut runs = self.runs.lock();
-        runs.push_back(ReadRun { object: object.clone(), next, blocks });
+        runs.push_back(ReadRun { object: object.clone(), next, blocks, is_ahead });
         if runs.len() > RUNS_MAX {
             runs.pop_front();
         }
+    }
+
+    /// Gets what follows the run that has come to the block `number`, which was got ahead.
+    fn continue_run(self: &Arc<Self>, piece: &ObjectPiece, number: u64) {
+        let Some(blocks) = self.take_run(&piece.object, number, true) else { return };
+        let blocks = self.next_blocks(blocks);
+        let next = number + blocks;
+        let is_ahead = self.get_ahead(piece, next..next + self.next_blocks(blocks));
+        self.note_run(&piece.object, next, blocks, is_ahead);
     }
 
     /// The first block that comes with the missing block `number`. An open of a table reads the footer at its end
@@ -231,26 +262,34 @@ impl ObjectCache {
 
     /// Reads the object of a piece at `at` until `buf` is full, by whole blocks. Those that are missing and follow each
     /// other come with one GET.
-    fn read_blocks(&self, piece: &ObjectPiece, at: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_blocks(self: &Arc<Self>, piece: &ObjectPiece, at: u64, buf: &mut [u8]) -> Result<()> {
         let object = &piece.object;
         let end = at + buf.len() as u64;
         let mut number = at / BLOCK_BYTES;
         while number * BLOCK_BYTES < end {
             if let Some(block) = self.cached(&(object.clone(), number)) {
                 copy_block(object, number, &block, at, buf)?;
+                self.continue_run(piece, number);
                 number += 1;
                 continue;
             }
-            let ahead = self.blocks_ahead(object, number);
+            if self.ahead.wait_for(&(object.clone(), number)) {
+                continue;
+            }
+            let run = self.take_run(object, number, false);
+            let ahead = run.map_or(1, |blocks| self.next_blocks(blocks));
             let mut stop = number + 1;
             while (stop * BLOCK_BYTES < end || stop - number < ahead)
                 && stop * BLOCK_BYTES < piece.at + piece.len
                 && stop - number < BLOCKS_PER_GET_MAX
                 && !self.has(&(object.clone(), stop))
+                && !self.ahead.has(&(object.clone(), stop))
             {
                 stop += 1;
             }
-            self.note_run(object, stop, stop - number);
+            let next = stop..stop + self.next_blocks(stop - number);
+            let is_ahead = run.is_some() && self.get_ahead(piece, next);
+            self.note_run(object, stop, stop - number, is_ahead);
             number = self.first_of_get(piece, number);
             let got = self.get(object, number * BLOCK_BYTES..stop * BLOCK_BYTES)?;
             let mut parts = got.chunks(BLOCK_BYTES as usize);
@@ -258,11 +297,7 @@ impl ObjectCache {
                 // The object may end before the block, which is then too short.
                 let block: Arc<[u8]> = parts.next().unwrap_or_default().into();
                 copy_block(object, number, &block, at, buf)?;
-                let key = (object.clone(), number);
-                if let Some(disk) = &self.disk {
-                    disk.keep(&key, &block);
-                }
-                self.keep(key, &block);
+                self.take_in((object.clone(), number), block);
                 number += 1;
             }
         }
@@ -271,7 +306,7 @@ impl ObjectCache {
 
     /// Reads a file at `offset` until `buf` is full or the file ends; returns the number of bytes.
     pub(crate) fn read_at(
-        &self,
+        self: &Arc<Self>,
         file: &RwLock<FileBytes>,
         offset: u64,
         buf: &mut [u8],
@@ -283,9 +318,7 @@ impl ObjectCache {
         buf.fill(0);
         let end = offset + count as u64;
         copy_overlap(buf, offset, &state.tail, state.tail_at);
-        let first = state.pieces.partition_point(|piece| piece.end() <= offset);
-        let wanted = state.pieces[first..].iter().take_while(|piece| piece.offset < end);
-        let pieces: Vec<ObjectPiece> = wanted.cloned().collect();
+        let pieces = pieces_in(&state, offset..end);
         // Not held during a GET: the next journal object may be taken in meanwhile.
         drop(state);
         for piece in pieces {
@@ -296,6 +329,33 @@ impl ObjectCache {
         }
         Ok(count)
     }
+
+    /// Begins to get what is missing of a range of a file, and returns at once. A range at the end of a table comes with
+    /// index and Bloom filter.
+    pub(crate) fn prefetch(self: &Arc<Self>, file: &RwLock<FileBytes>, range: Range<u64>) {
+        let pieces = pieces_in(&file.read(), range.clone());
+        for piece in pieces {
+            let begin = piece.at + range.start.max(piece.offset) - piece.offset;
+            let end = piece.at + range.end.min(piece.end()) - piece.offset;
+            let mut first = begin / BLOCK_BYTES;
+            if !self.has(&(piece.object.clone(), first)) {
+                first = self.first_of_get(&piece, first);
+            }
+            let stop = end.div_ceil(BLOCK_BYTES).min(first + BLOCKS_PER_GET_MAX);
+            let is_begun = self.get_ahead(&piece, first..stop);
+            if is_begun && stop - first > 1 && stop * BLOCK_BYTES < piece.at + piece.len {
+                // A scan. What follows is asked for when it comes to the second block.
+                self.note_run(&piece.object, first + 1, (stop - first - 1) / 2, true);
+            }
+        }
+    }
+}
+
+/// The pieces that have bytes of a range.
+fn pieces_in(file: &FileBytes, range: Range<u64>) -> Vec<ObjectPiece> {
+    let first = file.pieces.partition_point(|piece| piece.end() <= range.start);
+    let wanted = file.pieces[first..].iter().take_while(|piece| piece.offset < range.end);
+    wanted.cloned().collect()
 }
 
 fn ends_early(object: &str, at: u64) -> Error {
@@ -324,87 +384,6 @@ fn copy_overlap(buf: &mut [u8], offset: u64, bytes: &[u8], at: u64) {
     }
 }
 
+mod ahead;
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Remote;
-    use crate::disk_cache::CacheFolder;
-    use lsm_core::fs::{Fs, MemFs};
-
-    const NAME: &str = "part/a";
-
-    fn read(cache: &ObjectCache, number: u64) {
-        let mut byte = [0];
-        // It ends with the block: nothing is read ahead.
-        let len = (number + 1) * BLOCK_BYTES;
-        let piece = ObjectPiece { offset: 0, len, object: NAME.into(), at: 0 };
-        cache.read_blocks(&piece, number * BLOCK_BYTES, &mut byte).unwrap();
-        assert_eq!(byte[0], number as u8);
-    }
-
-    /// Reads the begins of blocks of an object of `blocks` blocks; returns those that were not here.
-    fn missed(cache: &ObjectCache, object: &str, blocks: u64, read: &[u64]) -> Vec<u64> {
-        let len = blocks * BLOCK_BYTES;
-        let piece = ObjectPiece { offset: 0, len, object: object.into(), at: 0 };
-        let mut missed = read.to_vec();
-        missed.retain(|number| {
-            let gets = cache.figures().gets;
-            cache.read_blocks(&piece, number * BLOCK_BYTES, &mut [0]).unwrap();
-            cache.figures().gets > gets
-        });
-        missed
-    }
-
-    #[test]
-    fn a_walk_gets_twice_as_much_each_time_and_other_reads_one_block() {
-        let remote = Remote::memory().unwrap();
-        const BLOCKS: u64 = 255;
-        for name in [NAME, "part/b"] {
-            remote.store().put(name, &vec![7; (BLOCKS * BLOCK_BYTES) as usize]).unwrap();
-        }
-        let walk: Vec<u64> = (0..BLOCKS).collect();
-        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
-        let gets = [0, 1, 3, 7, 15, 31, 63, 127, 191];
-        assert_eq!(missed(&cache, NAME, BLOCKS, &walk), gets);
-        // A walk ends with its object, and two at once do not disturb each other.
-        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
-        for number in 0..12 {
-            let begins_get = [0, 1, 3, 7].contains(&number);
-            for name in [NAME, "part/b"] {
-                assert_eq!(missed(&cache, name, 12, &[number]).len(), usize::from(begins_get));
-            }
-        }
-        assert_eq!(cache.figures().got_bytes, 2 * 12 * BLOCK_BYTES);
-        // A small memory keeps what comes ahead until it is read.
-        let cache = ObjectCache::new(remote.0.bucket(), 64 * BLOCK_BYTES);
-        assert_eq!(missed(&cache, NAME, 20, &walk[..20]), [0, 1, 3, 7, 11, 15, 19]);
-        let cache = ObjectCache::new(remote.0.bucket(), 1 << 30);
-        assert_eq!(missed(&cache, NAME, BLOCKS, &[90, 50, 70, 52]).len(), 4);
-        assert_eq!(cache.figures().got_bytes, 4 * BLOCK_BYTES);
-    }
-
-    #[test]
-    fn blocks_that_memory_serves_stay_on_the_disk() {
-        let remote = Remote::memory().unwrap();
-        let object: Vec<u8> = (0..136).flat_map(|n| vec![n as u8; BLOCK_BYTES as usize]).collect();
-        remote.store().put(NAME, &object).unwrap();
-        let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
-        let folder = Arc::new(CacheFolder::new("/cache".into(), 40 * (BLOCK_BYTES + 200)));
-        let disk = folder.open(&fs).unwrap();
-        let cache = ObjectCache::with_disk(remote.0.bucket(), 8 * BLOCK_BYTES, disk);
-        (0..36).for_each(|number| read(&cache, number));
-        let hot = [0, 10, 20, 30];
-        for round in 0..12 {
-            // Twice each, so that they are admitted, and never from memory.
-            for number in (0..16).map(|n| 36 + round * 8 + n % 8) {
-                hot.iter().for_each(|number| read(&cache, *number));
-                read(&cache, number);
-            }
-        }
-        let disk = cache.disk.as_ref().unwrap();
-        let is_kept = hot.map(|number| disk.has(&(NAME.into(), number)));
-        assert_eq!(is_kept, [true; 4]);
-        let is_kept = (0..36).filter(|number| disk.has(&(NAME.into(), *number))).count();
-        assert!(is_kept < 12, "the others made room");
-    }
-}
+mod tests;

@@ -397,7 +397,7 @@ fn caches(remote: &Settings, bucket: &Bucket) -> Result<ObjectCache> {
 impl Fs for RemoteReader {
     fn caps(&self) -> Caps {
         let is_encrypted = self.state.bucket.seal.is_some();
-        Caps { link: false, punch: false, process_lock: false, is_encrypted }
+        Caps { link: false, punch: false, process_lock: false, is_encrypted, is_far: true }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {

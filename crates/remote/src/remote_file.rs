@@ -65,6 +65,10 @@ impl File for RemoteFile {
         self.read(offset, buf, true)
     }
 
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.cache.prefetch(&self.file, offset..offset + len);
+    }
+
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         // From the bucket: damage in the cache does not count.
         self.read(offset, buf, false)

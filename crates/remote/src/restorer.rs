@@ -115,7 +115,7 @@ pub(crate) struct FileRestorer {
     // Fixed after the open.
     bucket: Bucket,
     /// Of the background, with one attempt for each call.
-    cache: ObjectCache,
+    cache: Arc<ObjectCache>,
     is_automatic: bool,
     files: u64,
     bytes: u64,
@@ -142,7 +142,7 @@ impl FileRestorer {
         };
         FileRestorer {
             // Uncached reads alone go through it.
-            cache: ObjectCache::new(bucket.clone(), 0),
+            cache: Arc::new(ObjectCache::new(bucket.clone(), 0)),
             bucket,
             is_automatic: settings.restore_rate > 0,
             files: remote.len() as u64,
@@ -261,7 +261,7 @@ impl ShippingFs {
     fn restore_piece(
         &self,
         name: &str,
-        cache: &ObjectCache,
+        cache: &Arc<ObjectCache>,
         piece_bytes: u64,
         reserve: u64,
     ) -> Result<Option<u64>> {

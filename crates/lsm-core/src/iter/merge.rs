@@ -50,8 +50,8 @@ pub struct MergeIter<I> {
     prefetch: Option<Prefetch<I>>,
 }
 
-/// Has the processor fetch memory that a seek of a source to the target waits for.
-type Prefetch<I> = fn(&I, KeyRef<'_>);
+/// Asks for what seeks of the sources to the target wait for. An error is one that a seek would return.
+type Prefetch<I> = fn(&[I], Option<KeyRef<'_>>) -> Result<()>;
 
 /// A cursor that a merge can have as a source.
 pub trait MergeSource: InternalIter {
@@ -81,7 +81,7 @@ impl<I: MergeSource> MergeIter<I> {
         }
     }
 
-    /// Calls `prefetch` with each of several sources before the first of them seeks.
+    /// Calls `prefetch` before the first of several sources seeks.
     #[must_use]
     pub fn with_prefetch(self, prefetch: Prefetch<I>) -> MergeIter<I> {
         MergeIter { prefetch: Some(prefetch), ..self }
@@ -290,9 +290,9 @@ impl<I: MergeSource> InternalIter for MergeIter<I> {
     }
 
     fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
-        // Each source waits for memory. All of them ask for theirs before the first one waits.
-        if let (Some(prefetch), Some(target), 2..) = (self.prefetch, target, self.sources.len()) {
-            self.sources.iter().for_each(|source| prefetch(source, target));
+        // Each source waits for memory, or for another machine. All of them ask before the first one waits.
+        if let (Some(prefetch), 2..) = (self.prefetch, self.sources.len()) {
+            prefetch(&self.sources, target)?;
         }
         self.place_all(Direction::Forward, |_, source| source.seek(target))
     }

@@ -64,6 +64,9 @@ impl Cursor {
             let check = point.check.as_ref();
             let prefix = PrefixQuery::new(&point.view.version.options, bounds, &stored);
             let tables = point.tables();
+            if tables.is_far() {
+                Source::ask_tables(&point.view, tables, &stored.0);
+            }
             let sources = Source::all_checked(&point.view, tables, clear_seq, check, prefix)
                 .map_err(|error| error.in_partition(point.partition()))?;
             Ok((sources, point))
@@ -78,7 +81,9 @@ impl Cursor {
         // As the reader sees them: a snapshot from before a clear still sees what was cleared.
         let (clear_seq, spans) =
             point.as_ref().map(|point| point.view.deletions(seq)).unwrap_or_default();
-        let merged = MergeIter::new(sources).with_prefetch(Source::prefetch);
+        let is_far = point.as_ref().is_some_and(|point| point.tables().is_far());
+        let prefetch = if is_far { Source::ask_all } else { Source::prefetch_all };
+        let merged = MergeIter::new(sources).with_prefetch(prefetch);
         let (lower, upper) = stored;
         let entries = VisibleIter::new(merged, seq, lower, upper).with_deletions(clear_seq, spans);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());

@@ -1,5 +1,6 @@
 //! The cursors that a scan merges, as one type, so that the merge calls no virtual function.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::prefix::PrefixQuery;
@@ -92,13 +93,50 @@ impl Source {
         }
     }
 
-    /// Has the processor fetch memory that a seek to `target` waits for.
-    pub fn prefetch(&self, target: KeyRef<'_>) {
-        match self {
-            Source::Memtable(..) => {}
-            Source::Table(cursor, _) => cursor.prefetch(target),
-            Source::Level(cursor) => cursor.prefetch(target),
+    /// Has the processor fetch memory that seeks to `target` wait for.
+    #[expect(clippy::unnecessary_wraps, reason = "`Source::ask_all` takes its place, and fails")]
+    pub fn prefetch_all(sources: &[Source], target: Option<KeyRef<'_>>) -> Result<()> {
+        let Some(target) = target else { return Ok(()) };
+        for source in sources {
+            match source {
+                Source::Memtable(..) => {}
+                Source::Table(cursor, _) => cursor.prefetch(target),
+                Source::Level(cursor) => cursor.prefetch(target),
+            }
         }
+        Ok(())
+    }
+
+    /// Begins to read the ends of tables that a scan from `lower` on opens, where the files are on another machine, all of
+    /// them at once. Those of a scan without a lower bound may begin at its other end: they wait for the seek.
+    pub fn ask_tables(view: &ReadView, context: &TableContext, lower: &Bound<Vec<u8>>) {
+        let [level0, levels @ ..] = &view.version.levels;
+        level0.tables().iter().for_each(|table| table.ask_open(context));
+        if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
+            let tables = levels.iter().filter_map(|it| it.tables().get(it.index_of(lower)));
+            tables.for_each(|table| table.ask_open(context));
+        }
+    }
+
+    /// Begins to read what seeks to `target` wait for, where the files are on another machine: first the ends of
+    /// tables that are not open, all of them at once, then blocks.
+    ///
+    /// # Errors
+    /// That of the first table which does not open: each may take the patience of its storage.
+    pub fn ask_all(sources: &[Source], target: Option<KeyRef<'_>>) -> Result<()> {
+        for source in sources {
+            if let Source::Level(cursor) = source {
+                cursor.ask_table(target);
+            }
+        }
+        for source in sources {
+            match source {
+                Source::Memtable(..) => {}
+                Source::Table(cursor, _) => cursor.table().ask_block(target)?,
+                Source::Level(cursor) => cursor.ask_block(target)?,
+            }
+        }
+        Ok(())
     }
 
     /// The value, shared where that is worth it.

@@ -69,8 +69,8 @@ impl TableCursor for RawIter {
 
 /// A cursor over all tables of a level below level 0.
 pub struct LevelIter<C: TableCursor = SstIter> {
-    level: Level,
-    context: Arc<TableContext>,
+    pub(super) level: Level,
+    pub(super) context: Arc<TableContext>,
     mode: C::Mode,
     check: C::Check,
     index: usize,
@@ -160,6 +160,12 @@ impl<C: TableCursor> LevelIter<C> {
     fn skip_ended_forward(&mut self) -> Result<()> {
         while let Some(table) = self.table.as_ref().filter(|table| !table.valid()) {
             table.end()?;
+            // The open of the one after it is a wait for another machine.
+            if self.context.is_far()
+                && let Some(next) = self.level.tables().get(self.index + 2)
+            {
+                next.ask_open(&self.context);
+            }
             self.enter(Some(self.index + 1), |table| table.seek(None))?;
         }
         Ok(())

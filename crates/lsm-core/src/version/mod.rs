@@ -14,6 +14,7 @@
 //! snapshot.rs           a whole state as bytes, for a fork and a backup
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
+//! far.rs                hints for tables on another machine
 //! describe.rs           the content of one manifest file, damage included
 //! ```
 //!
@@ -32,6 +33,7 @@ pub mod decoders;
 mod describe;
 mod edit;
 mod expiries;
+mod far;
 mod fork;
 mod level;
 mod level_iter;

@@ -304,7 +304,7 @@ impl TableContext {
         self.files.as_ref().map_or(Ok(()), |set| set.process().check())
     }
 
-    fn open_file(&self, path: &Path) -> Result<Arc<dyn File>> {
+    pub(super) fn open_file(&self, path: &Path) -> Result<Arc<dyn File>> {
         match &self.files {
             Some(set) => Ok(Arc::new(TableFile::open(set, path)?)),
             None => self.fs.open_read(path),

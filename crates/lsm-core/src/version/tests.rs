@@ -40,7 +40,7 @@ struct TestFile(TestFs, PathBuf);
 
 impl Fs for TestFs {
     fn caps(&self) -> Caps {
-        Caps { link: false, punch: false, process_lock: false, is_encrypted: false }
+        Caps { link: false, punch: false, process_lock: false, is_encrypted: false, is_far: false }
     }
     fn create_dir(&self, _: &Path) -> Result<()> {
         Ok(())

@@ -112,6 +112,8 @@ pub struct Caps {
     pub process_lock: bool,
     /// The bytes of files are encrypted on the medium.
     pub is_encrypted: bool,
+    /// A read waits for another machine. So reads that are independent are asked for together, by [`File::prefetch`].
+    pub is_far: bool,
 }
 
 /// The part of a folder that counts for a reader in another process, see [`Fs::folder_state`].

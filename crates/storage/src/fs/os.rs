@@ -81,7 +81,13 @@ impl Drop for OsLock {
 
 impl Fs for OsFs {
     fn caps(&self) -> Caps {
-        Caps { link: true, punch: sys::CAN_PUNCH, process_lock: true, is_encrypted: false }
+        Caps {
+            link: true,
+            punch: sys::CAN_PUNCH,
+            process_lock: true,
+            is_encrypted: false,
+            is_far: false,
+        }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {

@@ -19,6 +19,9 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 /// The way in which a search has blocks read: through the cache or past it.
 type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 
+/// A scan of a file on another machine asks for so many bytes at first: reads of single blocks would be a wait each.
+const SCAN_BYTES: u64 = 128 << 10;
+
 /// The only block of a table that can hold a key, by its number in the index and its place in the file.
 #[derive(Clone, Copy)]
 pub struct TargetBlock {
@@ -127,8 +130,25 @@ impl SstReader {
         (last.saturating_sub(first), count)
     }
 
+    /// Begins to read the blocks that a scan from `target` on comes to first. Errors are those of the seek.
+    pub fn ask_block(&self, target: Option<KeyRef<'_>>) -> Result<()> {
+        let mut index = IndexCursor::new();
+        let extent = match target {
+            Some(target) => index.seek(self, target),
+            None => index.first(self).map(Some),
+        };
+        if let Some(extent) = extent? {
+            self.read_extent_ahead(Extent { len: extent.len.max(SCAN_BYTES), ..extent });
+        }
+        Ok(())
+    }
+
     /// Has the device read a block that the cache does not keep. Does not wait for it.
-    pub fn read_ahead(&self, TargetBlock { extent, .. }: &TargetBlock) {
+    pub fn read_ahead(&self, block: &TargetBlock) {
+        self.read_extent_ahead(block.extent);
+    }
+
+    fn read_extent_ahead(&self, extent: Extent) {
         let cache = self.cache.as_ref();
         if !cache.is_some_and(|cache| cache.keeps(self.file, extent.offset)) {
             self.source.file.prefetch(extent.offset, extent.len);

@@ -119,7 +119,10 @@ fn a_walk_asks_for_the_place_of_the_next_block_before_it_gets_it() {
 fn a_seek_of_a_merge_asks_for_the_places_of_all_tables_first() {
     let cache = Noting::new();
     let merged = MergeIter::new(vec![cache.cursor(1), cache.cursor(2)]);
-    let mut merged = merged.with_prefetch(SstIter::prefetch);
+    let mut merged = merged.with_prefetch(|cursors, target| {
+        cursors.iter().for_each(|cursor| cursor.prefetch(target.unwrap()));
+        Ok(())
+    });
     let target = 1234_u64.to_be_bytes();
     merged.seek(Some(KeyRef::seek(&target, SeqNo::MAX))).unwrap();
     assert_eq!(merged.key().user, target);

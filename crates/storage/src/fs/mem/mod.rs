@@ -183,7 +183,7 @@ impl MemFs {
 
 impl Fs for MemFs {
     fn caps(&self) -> Caps {
-        Caps { link: true, punch: true, process_lock: true, is_encrypted: false }
+        Caps { link: true, punch: true, process_lock: true, is_encrypted: false, is_far: false }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
