@@ -170,6 +170,28 @@ impl Batch {
         self
     }
 
+    /// Adds the put of a streamed value in place, as [`Batch::put_blob`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Durability, LargeValueOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    /// let films = db.partition_with("films", options)?;
+    /// let mut batch = db.batch();
+    /// for name in ["one", "two"] {
+    ///     batch.add_blob(films.put_stream(name, None)?.finish()?);
+    /// }
+    /// batch.commit(Durability::Sync)?;
+    /// assert!(films.contains("one")? && films.contains("two")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn add_blob(&mut self, blob: PendingBlob) -> &mut Batch {
+        blob.0.add_to(&mut self.0);
+        self
+    }
+
     /// Requires that no other writer has written to `key` in `partition` after the sequence number
     /// `at_most`. Otherwise [`commit`](Batch::commit) returns
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing.

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use serde_json::json;
-use siltstone::Readable;
+use serde_json::{Value, json};
 use siltstone::large_values::BlobReader;
+use siltstone::{Readable, RemainingTime};
 
 use crate::bucket::ReadLength;
 use crate::bytes::{Bytes, Encoding};
@@ -18,35 +18,88 @@ use crate::source::Source;
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: ReadTarget,
-    /// The key
-    key: OsString,
+    /// The keys; with more than one, each value is printed after its key and a tab
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
     #[command(flatten)]
     encoding: Encoding,
-    /// Write only the bytes of the value
-    #[arg(long, conflicts_with_all = ["hex", "base64", "json"])]
+    /// Write only the bytes of the value, of one key
+    #[arg(long, conflicts_with_all = ["hex", "base64", "json", "remaining"])]
     raw: bool,
+    /// Print entries that have expired as well, as long as they are stored
+    #[arg(long)]
+    expired: bool,
+    /// Print after each value how long it is still seen: seconds, `unlimited` or `expired`
+    #[arg(long)]
+    remaining: bool,
 }
 
-/// Prints the value of a key.
+/// Prints the values of keys, as of one moment.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
-    let key = bytes.argument(&args.key)?;
+    let keys = args.keys.iter().map(|key| bytes.argument(key));
+    let keys = keys.collect::<Result<Vec<_>, Failure>>()?;
+    if args.raw && keys.len() > 1 {
+        return Err(Failure::Usage("--raw takes one key".to_owned()));
+    }
     let source = Source::open(&args.target.database, ReadLength::Short)?;
-    let partition = source.partition(&args.target.partition)?;
+    let mut partition = source.partition(&args.target.partition)?;
+    // Before the expired ones are asked for: these have no time left.
+    let times = keys.iter().filter(|_| args.remaining).map(|key| partition.remaining_time(key));
+    let times = times.collect::<siltstone::Result<Vec<_>>>()?;
+    if args.expired {
+        partition = partition.with_expired();
+    }
 
     let mut out = Output::new(args.target.json);
     if args.raw {
-        stream(&mut partition.open_blob(&key)?.ok_or_else(|| absent(bytes, &key))?, &mut out)?;
-    } else {
-        let value = partition.get(&key)?.ok_or_else(|| absent(bytes, &key))?;
-        out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;
+        let key = &keys[0];
+        stream(&mut partition.open_blob(key)?.ok_or_else(|| absent(bytes, &[key]))?, &mut out)?;
+        out.finish()?;
+        return Ok(source.close()?);
+    }
+    let values = partition.multi_get(&keys)?;
+    let mut missing = Vec::new();
+    for (at, (key, value)) in keys.iter().zip(&values).enumerate() {
+        let Some(value) = value else {
+            missing.push(key);
+            continue;
+        };
+        let mut text = bytes.text(value);
+        let mut json = bytes.entry(key, Some(value));
+        if keys.len() > 1 {
+            text = format!("{}\t{text}", bytes.text(key));
+        }
+        if let Some(time) = times.get(at) {
+            text = format!("{text}\t{}", remaining_text(*time));
+            json["remaining"] = remaining_json(*time);
+        }
+        out.line(text, &json)?;
     }
     out.finish()?;
-    Ok(source.close()?)
+    source.close()?;
+    if missing.is_empty() { Ok(()) } else { Err(absent(bytes, &missing)) }
 }
 
-fn absent(bytes: Bytes, key: &[u8]) -> Failure {
-    Failure::NotFound(format!("no key {}", bytes.text(key)))
+/// The time that an entry has left; of one that readers do not see, `None`.
+fn remaining_text(time: Option<RemainingTime>) -> String {
+    match time {
+        None => "expired".to_owned(),
+        Some(RemainingTime::Limited(time)) => time.as_secs().to_string(),
+        Some(_) => "unlimited".to_owned(),
+    }
+}
+
+fn remaining_json(time: Option<RemainingTime>) -> Value {
+    match time {
+        Some(RemainingTime::Limited(time)) => json!(time.as_secs()),
+        other => json!(remaining_text(other)),
+    }
+}
+
+fn absent(bytes: Bytes, keys: &[&Vec<u8>]) -> Failure {
+    let texts: Vec<String> = keys.iter().map(|key| bytes.text(key)).collect();
+    Failure::NotFound(format!("no key {}", texts.join(", ")))
 }
 
 /// Prints a value that may be larger than memory.

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use siltstone::large_values::{BlobReader, ReadBlobs};
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Secondary};
-use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice};
+use siltstone::{
+    Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readable, RemainingTime, Result, Slice,
+};
 
 use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::engine::{Existing, note_writer, partition_names};
@@ -99,6 +101,22 @@ pub(crate) enum Readings {
 }
 
 impl Readings {
+    /// The time that the entry of `key` has left; `None` if readers see none.
+    pub(crate) fn remaining_time(&self, key: &[u8]) -> Result<Option<RemainingTime>> {
+        match self {
+            Readings::Own(partition) => partition.remaining_time(key),
+            Readings::Followed(reading) => reading.remaining_time(key),
+        }
+    }
+
+    /// The same with the entries that have expired and are still stored.
+    pub(crate) fn with_expired(self) -> Readings {
+        match self {
+            Readings::Own(partition) => Readings::Own(partition.with_expired()),
+            Readings::Followed(reading) => Readings::Followed(reading.with_expired()),
+        }
+    }
+
     /// Opens the value of `key` for reading in parts.
     pub(crate) fn open_blob(&self, key: &[u8]) -> Result<Option<BlobReader>> {
         match self {

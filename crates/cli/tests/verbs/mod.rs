@@ -1,8 +1,11 @@
 //! The verbs that change partitions, compare databases, and list gaps; manual pages.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use siltstone::Db;
+use siltstone::clock::{Clock, SystemClock};
+use siltstone::{Db, PartitionOptions, TimeWidth, TtlFilter, TtlRule};
 
 use crate::runner::{ended, siltstone};
 
@@ -269,4 +272,63 @@ fn a_damaged_database_is_repaired_into_a_new_one() {
     }
     refused(at, &["repair", "db", "--into", "new"], 2, "is not empty");
     refused(at, &["export", "db", "tables", "--salvage"], 2, "--format stream");
+}
+
+/// While this process writes, and after it has closed the database.
+#[test]
+fn get_reads_several_keys_and_says_how_long_they_are_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let db = Db::open(at.join("db")).unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("a", "1").unwrap();
+    users.put("b", "2").unwrap();
+    let hour = Duration::from_secs(3600);
+    let rule = TtlRule::in_value(0).width(TimeWidth::U32).time_to_live(hour);
+    let options = PartitionOptions::new().filter(Arc::new(TtlFilter::stored(&rule)));
+    let cache = db.partition_with("cache", options).unwrap();
+    let now = SystemClock::new().unix_time().as_secs() as u32;
+    cache.put("alive", now.to_be_bytes()).unwrap();
+    cache.put("old", (now - 7200).to_be_bytes()).unwrap();
+    check_gets(at);
+    check_expired(at, now);
+    db.close().unwrap();
+    // What has expired is not stored any more.
+    check_gets(at);
+}
+
+fn check_gets(at: &Path) {
+    let users = ["--partition", "users"];
+    let args = [&["get", "db", "b", "none", "a"][..], &users].concat();
+    let some = ended(at, &args, 1);
+    assert_eq!(String::from_utf8_lossy(&some.stdout), "b\t2\na\t1\n");
+    let errors = String::from_utf8_lossy(&some.stderr);
+    assert!(errors.contains("no key none"), "{errors}");
+    let args = [&["get", "db", "a", "b", "--json", "--remaining"][..], &users].concat();
+    assert_eq!(
+        printed(at, &args, 0),
+        "{\"key\":\"a\",\"remaining\":\"unlimited\",\"value\":\"1\"}\n\
+         {\"key\":\"b\",\"remaining\":\"unlimited\",\"value\":\"2\"}\n"
+    );
+    refused(
+        at,
+        &[&["get", "db", "a", "b", "--raw"][..], &users].concat(),
+        2,
+        "--raw takes one key",
+    );
+    assert_eq!(printed(at, &[&["get", "db", "a", "--raw"][..], &users].concat(), 0), "1");
+}
+
+fn check_expired(at: &Path, now: u32) {
+    let cache = ["--partition", "cache", "--hex"];
+    // "old" and "alive".
+    let [old, alive] = ["6f6c64", "616c697665"];
+    refused(at, &[&["get", "db", old][..], &cache].concat(), 1, "no key");
+    let all = [&["get", "db", old, alive, "--expired", "--remaining"][..], &cache];
+    let text = printed(at, &all.concat(), 0);
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines[0][1..], [&format!("{:08x}", now - 7200), "expired"]);
+    assert_eq!(lines[1][1], format!("{now:08x}"));
+    let left: u64 = lines[1][2].parse().expect("seconds");
+    assert!((3000..=3600).contains(&left), "{left}");
 }
