@@ -159,6 +159,11 @@ static METRICS: &[Metric] = metrics! {
         Counter background_waited "background_wait_seconds_total" "Time by which flushes and compactions waited for their rate.";
         Gauge background_bytes_per_second "background_rate_bytes" "Rate of flushes and compactions in bytes a second, 0 for no limit.";
         Counter stalled "stall_seconds_total" "Time by which writers were delayed.";
+        Counter fifo_removed_table_count "fifo_removed_tables_total" "Tables that FIFO partitions removed.";
+        Counter fifo_removed_bytes "fifo_removed_bytes_total" "Bytes of the tables that FIFO partitions removed.";
+        Counter lock_wait_count "lock_waits_total" "Requests of transactions for a locked key that had to wait.";
+        Counter lock_timeout_count "lock_timeouts_total" "Waits for a locked key that ended because the time was over.";
+        Counter deadlock_count "deadlocks_total" "Requests for a locked key that were refused because of a deadlock.";
         Gauge wal_segment_count "wal_segments" "Segments of the log on disk.";
         Gauge table_bytes "table_bytes" "Bytes of live tables.";
         Gauge wal_disk_bytes "wal_disk_bytes" "Bytes of the segments of the log, with reserved space.";

@@ -65,6 +65,8 @@ fn the_oldest_tables_go_while_all_have_more_bytes() {
     }
     assert!(keys(&events).len() > 5);
     let stats = db.stats();
+    assert_eq!(stats.fifo_removed_table_count, 50 - table_count(&db));
+    assert!(stats.fifo_removed_bytes > 40 * 1000 - 10_000, "{stats}");
     assert_eq!((stats.compaction_read_bytes, stats.compaction_written_bytes), (0, 0));
     // Many more tables than a leveled partition may have on level 0.
     db.partition_with("events", fifo(u64::MAX, NO_AGE)).unwrap();

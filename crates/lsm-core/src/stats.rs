@@ -51,6 +51,16 @@ pub(crate) struct Counters {
     pub background_wait_nanos: Counter,
     /// Time that writers were held back, in nanoseconds.
     pub stall_nanos: Counter,
+    /// Tables that FIFO partitions have removed.
+    pub fifo_removed_tables: Counter,
+    /// Their bytes.
+    pub fifo_removed_bytes: Counter,
+    /// Requests for a locked key that had to wait.
+    pub lock_waits: Counter,
+    /// Waits that ended because the time was over.
+    pub lock_timeouts: Counter,
+    /// Requests that were refused because of a deadlock.
+    pub deadlocks: Counter,
 }
 
 /// One level of a partition.
@@ -199,6 +209,17 @@ pub struct Stats {
     /// Bytes in the block cache; of one that is [shared](crate::Resources), those of this database, for which all
     /// of its blocks are looked at.
     pub cache_bytes: u64,
+    /// Tables that FIFO partitions have removed since the open, see
+    /// [`CompactionStyle::Fifo`](crate::options::CompactionStyle::Fifo).
+    pub fifo_removed_table_count: u64,
+    /// Bytes of these tables.
+    pub fifo_removed_bytes: u64,
+    /// Requests of transactions since the open for a locked key that had to wait.
+    pub lock_wait_count: u64,
+    /// Waits among them that ended in [`ErrorKind::LockTimeout`](crate::error::ErrorKind::LockTimeout).
+    pub lock_timeout_count: u64,
+    /// Requests since the open that were refused as [`ErrorKind::Deadlock`](crate::error::ErrorKind::Deadlock).
+    pub deadlock_count: u64,
     /// Block cache lookups that found their block.
     pub cache_hits: u64,
     /// Block cache lookups that did not find their block.

@@ -99,7 +99,11 @@ fn a_deadlock_is_found_and_resolved_by_repetition() {
         }
     });
     // More than one if the refused one comes back before the other is awake.
-    assert!(deadlocks.into_inner() > 0);
+    let deadlocks = deadlocks.into_inner();
+    assert!(deadlocks > 0);
+    let stats = db.stats();
+    assert_eq!((stats.deadlock_count, stats.lock_timeout_count), (deadlocks.into(), 0));
+    assert!(stats.lock_wait_count > 0, "the other one waited: {stats}");
     for key in ["a", "b"] {
         assert_eq!(number(&p.get(key).unwrap().unwrap()), 2);
     }
@@ -121,8 +125,12 @@ fn a_lock_is_free_when_its_transaction_ends() {
         let mut first = impatient(&db);
         first.get_for_update(&p, "k").unwrap();
         let mut second = impatient(&db);
+        let before = db.stats();
         let refused = second.get_for_update(&p, "k").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::LockTimeout);
+        let stats = db.stats();
+        assert_eq!(stats.lock_wait_count, before.lock_wait_count + 1);
+        assert_eq!(stats.lock_timeout_count, before.lock_timeout_count + 1);
         assert!(refused.to_string().contains("partition \"p\": key \"k\" is locked"), "{refused}");
         // Another key, and the same one of another partition.
         second.get_for_update(&p, "kk").unwrap();

@@ -275,7 +275,12 @@ impl Compactor {
     /// Counts and reports an installed compaction.
     fn count_compaction(&self, claimed: &Claimed, written_bytes: u64, started: Duration) {
         let compaction = &claimed.compaction;
-        self.runner.counters.compactions.add(1);
+        let counters = &self.runner.counters;
+        counters.compactions.add(1);
+        if compaction.trigger == Trigger::Fifo {
+            counters.fifo_removed_tables.add(compaction.tables().count() as u64);
+            counters.fifo_removed_bytes.add(compaction.bytes());
+        }
         self.runner.events.tell(&Event::Compacted {
             partition: claimed.partition.name.to_string(),
             level_from: compaction.level_from,

@@ -22,6 +22,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::PartitionState;
+use crate::stats::Counters;
 use crate::types::{PartitionId, Process};
 
 /// The keys that are freed under one lock of the table. Others that lock a key wait for so many at most.
@@ -77,6 +78,7 @@ struct LockState {
 pub(super) struct LockTable {
     state: Mutex<LockState>,
     clock: Arc<dyn Clock>,
+    counters: Arc<Counters>,
     process: Process,
 }
 
@@ -175,8 +177,8 @@ impl LockState {
 
 impl LockTable {
     /// Without any lock. Waits end by `clock`.
-    pub(super) fn new(clock: Arc<dyn Clock>) -> LockTable {
-        LockTable { state: Mutex::default(), clock, process: Process::current() }
+    pub(super) fn new(clock: Arc<dyn Clock>, counters: Arc<Counters>) -> LockTable {
+        LockTable { state: Mutex::default(), clock, counters, process: Process::current() }
     }
 
     /// The locks of a new owner, none yet.
@@ -248,9 +250,15 @@ impl HeldLocks {
             Entry::Occupied(_) => {}
         }
         if state.closes_chain(*owner, key) {
+            table.counters.deadlocks.add(1);
             return Err(ErrorKind::Deadlock);
         }
-        if table.wait(state, *owner, key, timeout) { Ok(true) } else { Err(ErrorKind::LockTimeout) }
+        table.counters.lock_waits.add(1);
+        if table.wait(state, *owner, key, timeout) {
+            return Ok(true);
+        }
+        table.counters.lock_timeouts.add(1);
+        Err(ErrorKind::LockTimeout)
     }
 }
 

@@ -315,7 +315,7 @@ impl Builder {
         start(Arc::new(DbInner {
             scheduler: Arc::new(scheduler),
             snapshots: runner.snapshots.clone(),
-            locks: Arc::new(LockTable::new(context.clock.clone())),
+            locks: Arc::new(LockTable::new(context.clock.clone(), counters.clone())),
             runner,
             ownership,
             context,

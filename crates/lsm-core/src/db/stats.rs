@@ -63,6 +63,20 @@ impl DbInner {
         if self.setup.resources.is_some() { 0 } else { self.setup.slabs.idle_bytes() }
     }
 
+    /// The bytes of all files, with the parts that are in `stats`.
+    fn disk_bytes(&self, stats: &Stats, leased_file_bytes: u64) -> u64 {
+        let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
+        stats.table_bytes
+            + stores.map(|store| store.bytes).sum::<u64>()
+            + self.catalog.obsolete().pinned_bytes()
+            + leased_file_bytes
+            + self.context.under_way.bytes(&*self.context.fs)
+            + self.catalog.cursor_bytes()
+            + stats.wal_disk_bytes
+            + stats.log_retained_bytes
+            + stats.manifest_disk_bytes
+    }
+
     /// Returns the statistics of the database.
     pub(super) fn stats(&self) -> Stats {
         let partitions = self.catalog.partitions();
@@ -87,6 +101,11 @@ impl DbInner {
             background_waited: Duration::from_nanos(counters.background_wait_nanos.get()),
             background_bytes_per_second: self.runner.io.limiter().bytes_per_second(),
             stalled: Duration::from_nanos(counters.stall_nanos.get()),
+            fifo_removed_table_count: counters.fifo_removed_tables.get(),
+            fifo_removed_bytes: counters.fifo_removed_bytes.get(),
+            lock_wait_count: counters.lock_waits.get(),
+            lock_timeout_count: counters.lock_timeouts.get(),
+            deadlock_count: counters.deadlocks.get(),
             wal_segment_count: self.catalog.current().log_segments.len() as u64,
             wal_disk_bytes: self.log.disk_bytes(),
             log_retained_segment_count: self.catalog.current().retained.segments.len() as u64,
@@ -113,16 +132,7 @@ impl DbInner {
             read_only_because: self.why_read_only().map(|error| error.to_string()),
             background_error: self.scheduler.error().map(|error| error.to_string()),
         };
-        let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
-        stats.disk_bytes = stats.table_bytes
-            + stores.map(|store| store.bytes).sum::<u64>()
-            + self.catalog.obsolete().pinned_bytes()
-            + leased_file_bytes
-            + self.context.under_way.bytes(&*self.context.fs)
-            + self.catalog.cursor_bytes()
-            + stats.wal_disk_bytes
-            + stats.log_retained_bytes
-            + stats.manifest_disk_bytes;
+        stats.disk_bytes = self.disk_bytes(&stats, leased_file_bytes);
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes

@@ -114,6 +114,15 @@ impl fmt::Display for Stats {
         let written = Bytes(self.compaction_written_bytes);
         write!(f, "compactions: {}, {read} read, {written} written; ", self.compaction_count)?;
         writeln!(f, "write amplification {:.2}", self.write_amplification())?;
+        if self.fifo_removed_table_count > 0 {
+            let tables = self.fifo_removed_table_count;
+            writeln!(f, "FIFO: {tables} tables removed, {}", Bytes(self.fifo_removed_bytes))?;
+        }
+        if self.lock_wait_count + self.deadlock_count > 0 {
+            let [waits, timeouts] = [self.lock_wait_count, self.lock_timeout_count];
+            let deadlocks = self.deadlock_count;
+            writeln!(f, "locks: {waits} waits, {timeouts} timeouts, {deadlocks} deadlocks")?;
+        }
         write!(f, "files: {} of {} open; ", self.open_files, self.open_files_max)?;
         write!(f, "writers delayed for {:.3} s", self.stalled.as_secs_f64())?;
         if let Some(reason) = &self.read_only_because {

@@ -11,7 +11,7 @@ use crate::db::testing::partition_with;
 const LONG: Duration = Duration::from_secs(600);
 
 fn table() -> Arc<LockTable> {
-    Arc::new(LockTable::new(Arc::new(SystemClock::new())))
+    Arc::new(LockTable::new(Arc::new(SystemClock::new()), Arc::default()))
 }
 
 fn partition() -> Arc<PartitionState> {
