@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use lsm_core::fs::{FaultFs, FsOp, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, OpKind};
 
 use super::*;
 
@@ -98,6 +98,20 @@ fn a_checkpoint_of_a_folder_and_its_database_part() {
     let db = open(&fs, DIR, 8).unwrap();
     assert!(db.verify(VerifyOptions::new()).unwrap().is_sound());
     assert!(state(&db) == after);
+}
+
+/// The newest commits of the database are on no device, and neither are their large values, which follow older ones in
+/// the same file. The copy has all of them after a power cut.
+#[test]
+fn a_checkpoint_of_a_folder_is_durable_where_its_database_is_not() {
+    let (mem, fs) = memory();
+    let Prepared { db, expected } = prepared(&fs);
+    assert!(db.durable_seq() < db.visible_seq());
+    Db::builder(DIR).fs(fs).checkpoint(NEW).unwrap();
+    let mut rng = Rng::new(7);
+    let cut = mem.crash_clone(CrashOutcome::Nothing, &mut || rng.next_u64());
+    let fs: Arc<dyn Fs> = Arc::new(cut);
+    assert!(copied(&fs) == expected);
 }
 
 /// Both are backed up into one folder afterwards: their files have other names.
