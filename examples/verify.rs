@@ -1,4 +1,5 @@
-//! A flipped bit in a table: `verify` reports its place, and all other keys are still readable.
+//! A flipped bit in a table: `verify` reports its place, all other keys are still readable, and a repair makes a new
+//! database in which the bit is turned back.
 //!
 //! `cargo run --example verify`
 
@@ -54,6 +55,21 @@ fn main() -> Result<()> {
     assert!(lost > 0 && sound + lost == 10_000);
     drop(words);
     db.close()?;
-    std::fs::remove_dir_all(&folder).expect("no other program uses the folder");
+
+    // The damaged database stays as it is.
+    let repaired = folder.with_extension("repaired");
+    let report = Db::builder(&folder).repair_into(&repaired)?;
+    for (damage, source) in &report.repaired {
+        println!("{}: mended by {source}", damage.file.display());
+    }
+    // The checksum of the block finds one changed bit. Of more damage, `report.doubtful` has the keys.
+    assert!(report.is_complete() && report.repaired.len() == 1, "{report:?}");
+    let db = Db::open(&repaired)?;
+    assert!(db.verify(VerifyOptions::default())?.is_sound());
+    assert_eq!(db.partition("words")?.iter().count(), 10_000);
+    db.close()?;
+    for folder in [folder, repaired] {
+        std::fs::remove_dir_all(folder).expect("no other program uses the folder");
+    }
     Ok(())
 }
