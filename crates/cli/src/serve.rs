@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Partition whose entries may expire: a new or empty one, or one that was always served so; others are refused
     #[arg(long, value_name = "PARTITION")]
     expire: Vec<String>,
+    /// Partition whose values have the times of --expire already, as after an import: it gets their rule with its entries
+    #[arg(long, value_name = "PARTITION")]
+    expire_stored: Vec<String>,
     /// Partition whose values of 64 KiB and more are in chunk files; those from 1 MiB on stream
     #[arg(long, value_name = "PARTITION")]
     large_values: Vec<String>,
@@ -179,6 +182,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.levels = args.level.iter().cloned().collect();
     options.predict = args.predict;
     options.expiring.clone_from(&args.expire);
+    options.expiring_stored.clone_from(&args.expire_stored);
     options.large_values.clone_from(&args.large_values);
     options.shard.clone_from(&args.shard);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));

@@ -1,21 +1,25 @@
 //! The partitions whose values begin with the time of their expiry, 8 bytes before the value (`view.rs`).
 //!
-//! The rule that the engine stores with a partition says so: a primary gives it to the partitions of its options before
-//! their first entry, and a reader looks at it in the state that it reads. The notes name these partitions, too, for
-//! `export` and for a crash between note and rule.
+//! The rule that the engine stores with a partition says so, to primaries and readers alike: a primary gives it to the
+//! partitions of its options before their first entry, and looks for it in all others when it begins; a reader looks at
+//! it in the state that it reads. The notes name these partitions, too, for `export`, for a crash between note and rule,
+//! and for an import, which brings entries and no rule.
 //!
 //! Invariants:
-//! 1. A partition that has entries never gets the rule: the first bytes of its values would be taken for times, and
-//!    compactions would remove the values. Nor does a primary serve a noted partition that has entries and not the rule.
-//! 2. All partitions are decided before the first one changes.
+//! 1. A partition that has entries gets the rule only if their first bytes are times, by its note and by each entry, or
+//!    because the operator says so: compactions remove values by them. Nor does a primary serve a noted partition that
+//!    has other entries and not the rule.
+//! 2. All partitions are decided before the first one changes, and before the first note.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use siltstone::hooks::CompactionFilterFactory;
-use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary};
-use siltstone::{Db, Durability, Error, ErrorKind, Partition, PartitionOptions, Result};
+use siltstone::large_values::ReadBlobs;
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Secondary};
+use siltstone::{Db, Durability, Error, ErrorKind, Partition, PartitionOptions, Readable, Result};
 use siltstone::{TimeUnit, TtlFilter, TtlRule};
 
 use crate::node::NOTES;
@@ -35,23 +39,26 @@ pub(crate) fn is_timed(filters: &[(String, Vec<u8>)]) -> bool {
     filters.iter().any(|(name, params)| name == TtlFilter::NAME && *params == *RULE_PARAMS)
 }
 
-fn refused(name: &str, is_noted: bool) -> Error {
-    let advice = if is_noted {
-        format!(
-            "a primary had given it the rule of --expire, so another program has made it again or changed its rule: drop \
-             it, or delete the key \"{NOTE}{name}\" of partition {NOTES:?} if its values have no times"
-        )
-    } else {
-        "--expire takes a partition that is new, empty or was always served so, because the first 8 bytes of each value \
-         would be taken for the time of its expiry"
-            .to_owned()
-    };
-    let text = format!("partition {name:?} has entries without times of expiry; {advice}");
-    Error::new(ErrorKind::InvalidArgument, text)
+/// The partitions of the options whose entries may expire.
+#[derive(Default)]
+pub(crate) struct Expiring {
+    /// All of them.
+    pub(crate) names: BTreeSet<String>,
+    /// Those whose entries have times already, as the operator says.
+    pub(crate) confirmed: BTreeSet<String>,
+}
+
+/// The years 2020 to 9999 in milliseconds. Text is later, and a small number is earlier.
+const PLAUSIBLE: Range<u64> = 1_577_836_800_000..253_402_300_800_000;
+
+/// Returns whether a value begins with a time, or with 0 for never, as far as its bytes say.
+fn begins_with_time(value: &[u8]) -> bool {
+    let time = value.first_chunk().map(|time| u64::from_be_bytes(*time));
+    time.is_some_and(|time| time == 0 || PLAUSIBLE.contains(&time))
 }
 
 /// The partitions that the notes name.
-fn noted(notes: &Partition) -> Result<BTreeSet<String>> {
+fn noted(notes: &impl Readable) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in notes.prefix(NOTE) {
         let (key, _) = entry?;
@@ -62,8 +69,67 @@ fn noted(notes: &Partition) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
+/// A partition without the rule, before it gets it.
+struct Candidate<'a> {
+    name: &'a str,
+    filters: &'a [(String, Vec<u8>)],
+    has_large_values: bool,
+    is_noted: bool,
+    is_confirmed: bool,
+}
+
+impl Candidate<'_> {
+    fn refused(&self, why: &str) -> Error {
+        let name = self.name;
+        let note = if self.is_noted {
+            format!(
+                "; a note says that a primary has given it the rule: if its values have no times, delete the key \
+                 \"{NOTE}{name}\" of partition {NOTES:?}"
+            )
+        } else {
+            String::new()
+        };
+        Error::new(ErrorKind::InvalidArgument, format!("partition {name:?} has {why}{note}"))
+    }
+
+    /// Refuses it if it cannot have the rule, or if `entries` may have no times. Reads all entries of a noted partition,
+    /// and one of another.
+    fn check(&self, entries: &impl Readable) -> Result<()> {
+        if self.has_large_values {
+            return Err(self.refused("large values, and those of --expire cannot be large"));
+        }
+        if let Some((filter, _)) = self.filters.first() {
+            let why = format!("the filter {filter:?} of another program, which --expire would end");
+            return Err(self.refused(&why));
+        }
+        if self.is_confirmed {
+            return Ok(());
+        }
+        for entry in entries.iter() {
+            let (key, value) = entry?;
+            if self.is_noted && begins_with_time(&value) {
+                continue;
+            }
+            let why = format!(
+                "entries without times of expiry, such as the key \"{}\"; --expire takes a partition that is new, empty or \
+                 was always served so, because the first 8 bytes of each value would be taken for the time of its expiry; \
+                 --expire-stored {} says that they are these times",
+                key.escape_ascii(),
+                self.name
+            );
+            return Err(self.refused(&why));
+        }
+        Ok(())
+    }
+}
+
 /// The options by which the partition gets the rule; `None` if it has it.
-fn due(db: &Db, name: &str, is_noted: bool) -> Result<Option<PartitionOptions>> {
+fn due(
+    db: &Db,
+    name: &str,
+    expiring: &Expiring,
+    is_noted: bool,
+) -> Result<Option<PartitionOptions>> {
     let partition = match db.open_partition(name) {
         Err(error) if error.kind() == ErrorKind::PartitionNotFound => {
             return Ok(Some(PartitionOptions::new()));
@@ -74,28 +140,35 @@ fn due(db: &Db, name: &str, is_noted: bool) -> Result<Option<PartitionOptions>> 
     if is_timed(&filters) {
         return Ok(None);
     }
-    if partition.with_expired().keys().next().transpose()?.is_some() {
-        return Err(refused(name, is_noted));
-    }
-    if let Some((filter, _)) = filters.first() {
-        let text = format!(
-            "partition {name:?} has the filter {filter:?} of another program, which --expire would end"
-        );
-        return Err(Error::new(ErrorKind::InvalidArgument, text));
-    }
+    let has_large_values = partition.has_large_values();
+    let is_confirmed = expiring.confirmed.contains(name);
+    let candidate = Candidate { name, filters: &filters, has_large_values, is_noted, is_confirmed };
+    candidate.check(&partition.with_expired())?;
     Ok(Some(partition.options()))
 }
 
-/// Gives the rule to the partitions of `wanted` and of the notes that do not have it, and returns all of them.
+/// The partitions that have the rule.
+fn timed(db: &Db) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for name in db.partition_names() {
+        if is_timed(&db.open_partition(&name)?.filters()) {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Gives the rule to the partitions of the options and of the notes that do not have it, and returns all that have it.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for one that has entries without times.
-pub(crate) fn attach(db: &Db, notes: &Partition, wanted: &[String]) -> Result<BTreeSet<String>> {
+/// [`ErrorKind::InvalidArgument`] for one that has entries without times, large values, or filters of a program.
+pub(crate) fn attach(db: &Db, notes: &Partition, expiring: &Expiring) -> Result<BTreeSet<String>> {
     let noted = noted(notes)?;
-    let all: BTreeSet<String> = wanted.iter().chain(&noted).cloned().collect();
+    let mut all = timed(db)?;
+    all.extend(expiring.names.iter().chain(&noted).cloned());
     let mut changes = Vec::new();
     for name in &all {
-        let options = due(db, name, noted.contains(name))?;
+        let options = due(db, name, expiring, noted.contains(name))?;
         changes.extend(options.map(|options| (name, options)));
     }
     for name in all.difference(&noted) {
@@ -108,21 +181,49 @@ pub(crate) fn attach(db: &Db, notes: &Partition, wanted: &[String]) -> Result<BT
     Ok(all)
 }
 
-/// Refuses what [`attach`] would refuse, as far as a reader knows, so that it takes nothing over in vain.
-pub(crate) fn check_reader(secondary: &Secondary, wanted: &[String]) -> Result<()> {
-    // The newest that is there.
+/// Runs `look` on the newest state of a partition that is there; `None` if there is no partition.
+fn newest<T>(
+    secondary: &Secondary,
+    name: &str,
+    look: impl Fn(&Reading) -> Result<T>,
+) -> Result<Option<T>> {
+    let partition = match secondary.partition(name) {
+        Err(error) if error.kind() == ErrorKind::PartitionNotFound => return Ok(None),
+        opened => opened?,
+    };
     let newest = ReadOptions::new(Level::Strong).wait(Duration::ZERO).on_unmet(OnUnmet::Weaker);
-    for name in wanted {
-        let partition = match secondary.partition(name) {
-            Err(error) if error.kind() == ErrorKind::PartitionNotFound => continue,
-            opened => opened?,
-        };
-        let is_foreign = partition.read_again(&newest, |reading| {
-            let first = reading.clone().with_expired().keys().next().transpose()?;
-            Ok(first.is_some() && !is_timed(&reading.filters()))
-        });
-        if is_foreign? {
-            return Err(refused(name, false));
+    partition.read_again(&newest, look).map(Some)
+}
+
+/// Refuses what [`attach`], or the begin of partitions with large values, would refuse, as far as a reader knows, so that
+/// it takes nothing over in vain.
+pub(crate) fn check_reader(
+    secondary: &Secondary,
+    expiring: &Expiring,
+    large: &[String],
+) -> Result<()> {
+    // A look at the notes may ask a bucket: only for a name.
+    let noted = if expiring.names.is_empty() { None } else { newest(secondary, NOTES, noted)? };
+    for name in &expiring.names {
+        newest(secondary, name, |reading| {
+            let filters = reading.filters();
+            if is_timed(&filters) {
+                return Ok(());
+            }
+            let candidate = Candidate {
+                name,
+                filters: &filters,
+                has_large_values: reading.point()?.value_store().is_some(),
+                is_noted: noted.as_ref().is_some_and(|noted| noted.contains(name)),
+                is_confirmed: expiring.confirmed.contains(name),
+            };
+            candidate.check(&reading.clone().with_expired())
+        })?;
+    }
+    for name in large {
+        if newest(secondary, name, |reading| Ok(is_timed(&reading.filters())))? == Some(true) {
+            let text = format!("the entries of partition {name:?} expire, and cannot be large");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
     }
     Ok(())
@@ -136,5 +237,28 @@ mod tests {
     #[test]
     fn the_stored_rule_is_this_one() {
         assert_eq!(*RULE_PARAMS, [1, 1, 8, 1, 0, 0x80, 0xb8, 0x99, 0x29]);
+    }
+
+    #[test]
+    fn text_numbers_and_short_values_begin_with_no_time() {
+        let begin = PLAUSIBLE.start.to_be_bytes();
+        for value in
+            [&[0; 8][..], b"\0\0\0\0\0\0\0\0admin", &begin, &(PLAUSIBLE.end - 1).to_be_bytes()]
+        {
+            assert!(begins_with_time(value), "{value:?}");
+        }
+        let end = PLAUSIBLE.end.to_be_bytes();
+        let before = (PLAUSIBLE.start - 1).to_be_bytes();
+        for value in [
+            &b""[..],
+            &begin[..7],
+            b"administrator",
+            b"1234567890",
+            &before,
+            &end,
+            &[0, 0, 0, 0, 0, 0, 0, 1],
+        ] {
+            assert!(!begins_with_time(value), "{value:?}");
+        }
     }
 }

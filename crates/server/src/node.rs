@@ -18,7 +18,7 @@ use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPart
 use siltstone::{Commit, Db, Durability, Epoch, Error, ErrorKind, LargeValueOptions, Partition};
 use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice};
 
-use crate::expiry;
+use crate::expiry::{self, Expiring};
 use crate::failure::{Failure, Patience};
 use crate::place::{OpenPrimary, Place};
 use crate::shards::owner::{ENTRY, Owner, named};
@@ -33,7 +33,8 @@ pub(crate) struct Primary {
     pub(crate) db: Db,
     pub(crate) epoch: Epoch,
     partitions: ArcSwap<HashMap<String, Partition>>,
-    /// Those whose entries may expire.
+    /// Those whose values begin with the time of their expiry: their stored rule says so. No other gets it while this
+    /// primary lives.
     expiring: BTreeSet<String>,
     /// Its slots, if it is a shard.
     pub(crate) owner: Option<Box<Owner>>,
@@ -68,7 +69,7 @@ pub(crate) struct Node {
     own_address: Option<String>,
     primary_address: ArcSwapOption<String>,
     /// Partitions of the options, which a primary sets up.
-    expiring: Vec<String>,
+    expiring: Expiring,
     large: Vec<String>,
     /// The name of its shard, if it has one from the options.
     shard: Option<String>,
@@ -83,7 +84,7 @@ pub(crate) struct NodeOptions {
     /// The address of this server for clients.
     pub(crate) address: Option<String>,
     /// Partitions whose entries may expire.
-    pub(crate) expiring: Vec<String>,
+    pub(crate) expiring: Expiring,
     /// Partitions whose large values are in chunk files.
     pub(crate) large: Vec<String>,
     /// The name of its shard.
@@ -91,10 +92,11 @@ pub(crate) struct NodeOptions {
 }
 
 impl NodeOptions {
-    fn check(&self) -> Result<()> {
-        let message = if let Some(both) = self.large.iter().find(|it| self.expiring.contains(it)) {
+    pub(crate) fn check(&self) -> Result<()> {
+        let expiring = &self.expiring.names;
+        let message = if let Some(both) = self.large.iter().find(|it| expiring.contains(*it)) {
             format!("the entries of partition {both:?} cannot both expire and be large")
-        } else if self.large.iter().chain(&self.expiring).any(|name| name == NOTES) {
+        } else if self.large.iter().chain(expiring).any(|name| name == NOTES) {
             format!(
                 "partition {NOTES:?} is that of the server: its entries neither expire nor are large"
             )
@@ -126,7 +128,7 @@ impl Node {
         options: NodeOptions,
     ) -> Result<Node> {
         options.check()?;
-        expiry::check_reader(&secondary, &options.expiring)?;
+        expiry::check_reader(&secondary, &options.expiring, &options.large)?;
         let reader = Reader::new(secondary, options.shard.clone());
         Ok(Node::new(place, Role::Reader(reader), options))
     }
@@ -171,7 +173,7 @@ impl Node {
         }
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
-        expiry::check_reader(&reader.secondary, &self.expiring)?;
+        expiry::check_reader(&reader.secondary, &self.expiring, &self.large)?;
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
         let begun = opened.and_then(|open| {
@@ -267,7 +269,7 @@ impl Node {
 fn begin(
     open: OpenPrimary,
     address: Option<&str>,
-    expiring: &[String],
+    expiring: &Expiring,
     large: &[String],
     shard: Option<&str>,
 ) -> Result<Primary> {

@@ -110,6 +110,10 @@ pub struct Options {
     /// new or empty then, or has the rule already: a start or a promotion with another one is refused as
     /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument). Default: none.
     pub expiring: Vec<String>,
+    /// Partitions whose values all begin with the time of their expiry already, as a primary of
+    /// [`Options::expiring`] has stored it. They get the rule although they have entries: after an import that has not
+    /// brought the rule. A value that begins with anything else may be removed. Default: none.
+    pub expiring_stored: Vec<String>,
     /// Partitions whose values of 64 KiB and more are in chunk files
     /// ([`PartitionOptions::large_values`](siltstone::PartitionOptions::large_values)). Values from 1 MiB on stream there: `GET`,
     /// `GETRANGE` and `SET` hold a piece of them, and no more. A partition gets this when a primary begins, and keeps it; those
@@ -122,7 +126,8 @@ pub struct Options {
     pub follow: Option<Duration>,
     /// The longest that a read waits for its level. Default: 1 s.
     pub wait: Duration,
-    /// The longest that the start of a reader waits for a primary to make the database, if there is none. Default: 0.
+    /// The longest that the start of a reader waits for a primary to make the database, if there is none. Other errors end
+    /// the start at once. Default: 0.
     pub start_wait: Duration,
     /// TLS on both ports. Default: none.
     #[cfg(feature = "tls")]
@@ -147,6 +152,7 @@ impl Default for Options {
             levels: HashMap::new(),
             predict: false,
             expiring: Vec::new(),
+            expiring_stored: Vec::new(),
             large_values: Vec::new(),
             shard: None,
             follow: Some(Duration::from_secs(1)),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::secondary::Secondary;
-use siltstone::{ErrorKind, Result};
+use siltstone::{Error, ErrorKind, Result};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::connection;
+use crate::expiry::Expiring;
 use crate::front::{self, Front};
 use crate::http;
 use crate::node::{Node, NodeOptions};
@@ -52,10 +53,15 @@ impl Server {
         let is_primary = role == Role::Primary;
         let of_node = NodeOptions {
             address: Some(announced),
-            expiring: options.expiring.clone(),
+            expiring: Expiring {
+                names: options.expiring.iter().chain(&options.expiring_stored).cloned().collect(),
+                confirmed: options.expiring_stored.iter().cloned().collect(),
+            },
             large: options.large_values.clone(),
             shard: options.shard.clone(),
         };
+        // Before the wait of a reader.
+        of_node.check()?;
         let node = if is_primary {
             Node::open(place, is_primary, of_node)?
         } else {
@@ -136,16 +142,17 @@ fn acceptor(_: &Options) -> Result<Option<Acceptor>> {
 /// The time between two looks for a database.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Returns whether a reader has found no database, or no folder. Only this passes by a wait.
+fn is_absent(error: &Error) -> bool {
+    error.is_missing() || error.kind() == ErrorKind::InvalidArgument
+}
+
 /// Opens a reader, once there is a database or the start may wait no longer.
 fn follower(runtime: &Runtime, place: &Place, options: &Options) -> Result<Secondary> {
-    let until = options.clock.now() + options.start_wait;
+    let until = options.clock.now().saturating_add(options.start_wait);
     loop {
         match place.reader() {
-            // There is no database, or no folder.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Io)
-                    && options.clock.now() < until =>
-            {
+            Err(error) if is_absent(&error) && options.clock.now() < until => {
                 runtime.block_on(async { tokio::time::sleep(LOOK).await });
             }
             opened => return opened,
@@ -181,5 +188,29 @@ async fn clean(shared: Arc<Shared>) {
         });
         let _ = cleaned.await;
         tokio::time::sleep(CLEANING).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_start_waits_for_a_database_that_is_absent_alone() {
+        for (kind, waits) in [
+            (io::ErrorKind::NotFound, true),
+            (io::ErrorKind::PermissionDenied, false),
+            (io::ErrorKind::Other, false),
+        ] {
+            assert_eq!(
+                is_absent(&Error::io("open", Path::new("db"), kind.into())),
+                waits,
+                "{kind}"
+            );
+        }
+        assert!(is_absent(&Error::new(ErrorKind::InvalidArgument, "there is no database in db")));
     }
 }

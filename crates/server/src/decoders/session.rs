@@ -10,6 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::requests;
 use crate::connection::Rehearsal;
+use crate::expiry::Expiring;
 use crate::front::Front;
 use crate::node::{Node, NodeOptions};
 use crate::options::{Limits, Options};
@@ -47,7 +48,7 @@ fn server(fs: &MemFs, kind: u8, is_primary: bool, inline_bytes: usize) -> Arc<Sh
     };
     let of_node = NodeOptions {
         address: Some("127.0.0.1:6379".to_owned()),
-        expiring: vec!["due".to_owned()],
+        expiring: Expiring { names: ["due".to_owned()].into(), ..Expiring::default() },
         large: vec!["large".to_owned()],
         shard: (kind & IS_SHARD != 0).then(|| "a".to_owned()),
     };

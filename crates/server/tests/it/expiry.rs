@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use server::{Options, Place, Role, Server};
-use siltstone::{Db, ErrorKind, LargeValueOptions, PartitionOptions, TtlFilter, TtlRule};
+use siltstone::stream::{StreamExport, StreamImport};
+use siltstone::{Db, ErrorKind, LargeValueOptions, PartitionOptions, TimeUnit, TtlFilter, TtlRule};
 
 use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
@@ -194,4 +196,122 @@ fn a_reader_takes_nothing_over_for_a_rule_that_is_refused() {
     check(&mut other, &[("SCID.GET alice LEVEL 1", "author"), ("SET alice x", "-READONLY~")]);
     new.stop().unwrap();
     old.stop().unwrap();
+}
+
+/// A database with what a stream brings of one whose primary had the option: entries and the note, and no rule.
+fn imported(folder: &Path) {
+    let from = tempfile::tempdir().unwrap();
+    let server = start(from.path(), Role::Primary, expiring("users"));
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SELECT users", "OK"), ("SET a admin EX 1000", "OK"), ("SET b x", "OK")]);
+    server.stop().unwrap();
+    let mut stream = Vec::new();
+    Db::open(from.path()).unwrap().export_stream(&mut stream, &StreamExport::new()).unwrap();
+    let db = Db::open(folder).unwrap();
+    db.import_stream(&stream[..], &StreamImport::new()).unwrap();
+    assert!(db.partition("users").unwrap().filters().is_empty());
+    db.close().unwrap();
+}
+
+#[test]
+fn a_noted_partition_that_was_imported_gets_its_rule_again() {
+    let folder = tempfile::tempdir().unwrap();
+    imported(folder.path());
+    start(folder.path(), Role::Reader, options()).stop().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SELECT users", "OK"), ("GET a", "admin"), ("GET b", "x")]);
+    server.stop().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    assert_eq!(db.partition("users").unwrap().filters().len(), 1);
+}
+
+/// One that a primary may have stored, for what its bytes say; and one without a note.
+#[test]
+fn an_operator_confirms_that_entries_have_times() {
+    let late = [&u64::MAX.to_be_bytes()[..], b"author"].concat();
+    for is_noted in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        imported(folder.path());
+        let db = Db::open(folder.path()).unwrap();
+        db.partition("users").unwrap().put("late", &late).unwrap();
+        if !is_noted {
+            db.partition("scid").unwrap().delete("expires/users").unwrap();
+        }
+        db.close().unwrap();
+        let text = refused(folder.path(), Role::Primary, expiring("users"));
+        assert!(text.contains("--expire-stored users says that they are"), "{text}");
+        let confirmed = Options { expiring_stored: vec!["users".to_owned()], ..options() };
+        start(folder.path(), Role::Reader, confirmed.clone()).stop().unwrap();
+        start(folder.path(), Role::Primary, confirmed).stop().unwrap();
+        let server = primary(folder.path());
+        let mut client = Client::new(&server);
+        check(&mut client, &[("SELECT users", "OK"), ("GET a", "admin"), ("GET late", "author")]);
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_primary_knows_the_rule_that_a_program_has_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let rule = TtlFilter::stored(&TtlRule::in_value(0).unit(TimeUnit::Millis));
+    db.partition_with("users", PartitionOptions::new().filter(Arc::new(rule))).unwrap();
+    db.close().unwrap();
+    let server = primary(folder.path());
+    let reader = reader(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SELECT users", "OK"), ("SET a administrator", "OK")]);
+    check(&mut client, &[("GET a", "administrator"), ("SET b x EX 1000", "OK")]);
+    let level = "SCID.GET a LEVEL 1";
+    check(&mut Client::new(&reader), &[("SELECT users", "OK"), (level, "administrator")]);
+    reader.stop().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_empty_partition_with_large_values_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = Options { large_values: vec!["users".to_owned()], ..options() };
+    let old = start(folder.path(), Role::Primary, large);
+    let place = Place::folder(folder.path());
+    let Err(error) = Server::start(place.clone(), Role::Reader, expiring("users")) else {
+        panic!("its promotion would leave no primary")
+    };
+    assert!(error.to_string().contains("\"users\" has large values"), "{error}");
+    check(&mut Client::new(&old), &[("SET a 2", "OK")]);
+    old.stop().unwrap();
+    let Err(error) = Server::start(place, Role::Primary, expiring("users")) else {
+        panic!("its values cannot be both")
+    };
+    assert!(error.to_string().contains("\"users\" has large values"), "{error}");
+    primary(folder.path()).stop().unwrap();
+}
+
+/// The other way round: the partition has the rule, and the reader would give it large values.
+#[test]
+fn a_reader_takes_nothing_over_for_large_values_that_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = start(folder.path(), Role::Primary, expiring("users"));
+    let large = Options { large_values: vec!["users".to_owned()], ..options() };
+    let Err(error) = Server::start(Place::folder(folder.path()), Role::Reader, large) else {
+        panic!("its promotion would leave no primary")
+    };
+    assert!(error.to_string().contains("\"users\" expire, and cannot be large"), "{error}");
+    old.stop().unwrap();
+}
+
+/// The longest wait there is, and no wait for what no wait mends.
+#[test]
+fn wrong_options_end_the_start_of_a_reader_before_its_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { start_wait: Duration::MAX, ..expiring("scid") };
+    let absent = Place::folder(folder.path().join("db"));
+    let Err(error) = Server::start(absent, Role::Reader, options) else {
+        panic!("the partition is that of the server")
+    };
+    assert!(error.to_string().contains("\"scid\" is that of the server"), "{error}");
+    primary(folder.path()).stop().unwrap();
+    let options = Options { start_wait: Duration::MAX, ..crate::client::options() };
+    start(folder.path(), Role::Reader, options).stop().unwrap();
 }
