@@ -222,8 +222,8 @@ impl Collector {
             if object.claimant != self.shipper.claimant() {
                 return Err(self.shipper.note_fenced(&crate::format::journal_name(number)));
             }
-            // An own put without an answer yet. A claim may follow it.
-            number += 1;
+            // An own put without an answer yet, or one since. A claim may follow it.
+            number = self.shipper.number().max(number) + 1;
         }
         Ok(())
     }

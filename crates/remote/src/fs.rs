@@ -59,8 +59,7 @@ struct AppendEnd {
     put: u64,
     /// That of the last change of this file, or of all before it was opened.
     mark: u64,
-    /// An append failed: the file has unknown bytes after `at`. Or a put of a table failed: its object is deleted, and no
-    /// other put may have the name.
+    /// An append failed: the file has unknown bytes after `at`.
     is_torn: bool,
     /// The journal has all bytes of the file before `at`.
     is_noted: bool,
@@ -128,7 +127,7 @@ impl ShippingFs {
                 self.shipper.note_whole(&name, bytes);
             }
             FileClass::Table | FileClass::Chunk => {
-                let piece = self.shipper.put_range("table", &name, 0..len, &*file)?;
+                let piece = self.shipper.put_once("table", &name, 0..len, &*file)?;
                 self.note(StoredChange::Create { name: name.clone() });
                 self.note(StoredChange::Piece { name, piece });
             }
@@ -285,7 +284,7 @@ impl ShippedFile {
     fn append_by(&self, bytes: &[&[u8]], append: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut end = self.end.lock();
         if end.is_torn {
-            let torn = io::Error::other("an earlier append or sync failed");
+            let torn = io::Error::other("an earlier append failed");
             return Err(Error::io("append to", &self.path, torn));
         }
         end.is_torn = true;
@@ -347,12 +346,7 @@ impl ShippedFile {
         if end.put == end.at {
             return Ok(());
         }
-        if end.is_torn {
-            let torn = io::Error::other("an earlier append or sync failed");
-            return Err(Error::io("sync", &self.path, torn));
-        }
         let piece = self.fs.shipper.put_once("table", &self.name, end.put..end.at, &*self.file);
-        end.is_torn = piece.is_err();
         let piece =
             piece.map_err(|error| Error::io("sync", &self.path, io::Error::other(error)))?;
         if end.put == 0 {

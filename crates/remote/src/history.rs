@@ -62,6 +62,8 @@ impl History {
                 lease.put(&history.bucket)?;
             }
             if !history.boundary.has_freed(&history.bucket, oldest + 1)? {
+                // The work takes hours, and credentials expire.
+                history.bucket.await_credentials();
                 return Ok(history);
             }
         }

@@ -183,6 +183,8 @@ impl ClaimAttempts<'_> {
                 continue;
             }
             if !boundary.has_freed(bucket, number)? {
+                // The old writer is fenced, so one refusal must not end the takeover. The store has taken calls of all kinds.
+                bucket.await_credentials();
                 return Ok(claim);
             }
             // This claimant has slept, and its number was used and deleted meanwhile: the claim fences nothing,

@@ -12,7 +12,6 @@
 //! 6. A base is put only after the object that it ends with.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -80,8 +79,8 @@ struct JournalState {
     bytes_since_base: u64,
     objects: u64,
     notices: StoredNotices,
-    /// Puts that have failed, and may have taken effect all the same.
-    vain: Vec<VainPut>,
+    /// The objects of puts that have failed, and may have taken effect all the same.
+    vain: Vec<String>,
 }
 
 impl JournalState {
@@ -191,12 +190,6 @@ impl Shipper {
 
     pub(crate) fn acknowledges_stored(&self) -> bool {
         self.ack == Ack::Stored
-    }
-
-    /// The name of an object with a range of a file. Each range has a name of its own: a put that takes effect
-    /// late, after its attempt has failed, must not replace an object with more bytes.
-    fn data_name(&self, kind: &str, name: &str, range: &Range<u64>) -> String {
-        format!("{kind}/{name}/{:016x}-{:016x}-{:032x}", range.start, range.end, self.claimant)
     }
 
     /// Returns the error of a primary that puts nothing any more, as far as it is known here.
@@ -412,28 +405,16 @@ impl Shipper {
         for (name, (offset, end, file)) in ranges {
             // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
             file.sync()?;
-            let piece = self.put_once("part", name, offset..end, &**file)?;
-            pieces.insert(name.to_owned(), piece);
+            match self.put_once("part", name, offset..end, &**file) {
+                Ok(piece) => pieces.insert(name.to_owned(), piece),
+                Err(error) => {
+                    // The next attempt puts all of them again.
+                    self.note_vain(pieces.into_values().map(|piece| piece.object.to_string()));
+                    return Err(error);
+                }
+            };
         }
         Ok(pieces)
-    }
-
-    /// Puts a range of a file as an object.
-    pub(crate) fn put_range(
-        &self,
-        kind: &str,
-        name: &str,
-        range: Range<u64>,
-        file: &dyn File,
-    ) -> Result<ObjectPiece> {
-        let len = range.end - range.start;
-        let object = self.data_name(kind, name, &range);
-        self.bucket.put_long(&object, len, &mut |part| {
-            let mut bytes = vec![0; (part.end - part.start) as usize];
-            read_range(name, file, range.start + part.start, &mut bytes)?;
-            Ok(bytes)
-        })?;
-        Ok(ObjectPiece { offset: range.start, len, object: object.into(), at: 0 })
     }
 
     fn note_stored(&self, in_flight: &InFlight) -> Result<()> {
@@ -468,25 +449,15 @@ impl Shipper {
     }
 }
 
-/// Reads until `buf` is full.
-fn read_range(name: &str, file: &dyn File, offset: u64, buf: &mut [u8]) -> Result<()> {
-    if file.read_at(offset, buf)? < buf.len() {
-        let what = "the file is shorter than written";
-        return Err(Error::corruption(PathBuf::from(name), offset, what));
-    }
-    Ok(())
-}
-
 mod appends;
 mod base;
 mod lease;
 mod lost;
 mod notices;
+mod ranges;
 mod status;
 #[cfg(test)]
 mod tests;
-mod vain;
 
 use notices::StoredNotices;
 pub use status::{Status, StoreFailure};
-use vain::VainPut;

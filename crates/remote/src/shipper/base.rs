@@ -6,7 +6,8 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use siltstone::Result;
 
-use super::{BASE_BYTES, BASE_OBJECTS, JournalState, Shipper, read_range};
+use super::ranges::read_range;
+use super::{BASE_BYTES, BASE_OBJECTS, JournalState, Shipper};
 use crate::format::{base_name, encode_base};
 
 /// Longer tails of files are an object of their own, which the next base names again.

@@ -1,5 +1,6 @@
 //! Threads that wait for one put, and appends that share one change.
 
+use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

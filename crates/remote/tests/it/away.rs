@@ -176,3 +176,25 @@ fn what_the_living_primary_has_put_in_vain_is_deleted() {
     let report = remote.verify().unwrap();
     assert!(report.is_sound(), "{report:?}");
 }
+
+/// A recovery whose table is put in vain is made again, with the same table: its object must not be the one that is given to
+/// the deletion.
+#[test]
+fn a_table_that_a_second_recovery_puts_again_is_not_deleted() {
+    let mut place = Place::new(84);
+    let (remote, store) = place.remote();
+    let primary = remote.take_over("/db").unwrap();
+    put(&opened(&primary), "first", 100).unwrap();
+    store.fails_one_of.store(1, Ordering::Relaxed);
+    while place.names("table/").is_empty() {
+        assert!(primary.builder().background(BackgroundMode::Stepped).open().is_err());
+    }
+    store.fails_one_of.store(0, Ordering::Relaxed);
+    primary.collect().unwrap();
+    let db = opened(&primary);
+    put(&db, "second", 100).unwrap();
+    place.objects.advance(HOUR);
+    assert!(primary.collect().unwrap() > 0);
+    let report = remote.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
