@@ -29,7 +29,7 @@ done
 cargo build --release --quiet --manifest-path "$here/Cargo.toml"
 [[ -z "$builds_only" ]] || exit 0
 if ((${#measurements[@]} == 0)); then
-    measurements=(fill takeover local synced stored visible gets bounds backups versus-puts versus-reads versus-crash versus-million)
+    measurements=(fill takeover local synced stored visible gets bounds hits backups versus-puts versus-reads versus-crash versus-million)
 fi
 mkdir -p "$dir"
 for measurement in "${measurements[@]}"; do

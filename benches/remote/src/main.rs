@@ -2,6 +2,7 @@
 
 mod backups;
 mod bench;
+mod hits;
 mod local;
 mod reader;
 mod slate;
@@ -32,6 +33,8 @@ enum Measurement {
     Gets,
     /// Memory and caches of a reader.
     Bounds,
+    /// Hit rate of a reader's cache on disk, with and without its rule of admission.
+    Hits,
     /// Fills the database of the takeovers.
     Fill,
     /// Takeovers of that database.
@@ -104,6 +107,7 @@ fn main() -> Outcome<()> {
         Measurement::Visible => reader::visible(&bench),
         Measurement::Gets => reader::gets(&bench),
         Measurement::Bounds => reader::bounds(&bench),
+        Measurement::Hits => hits::rates(&bench),
         Measurement::Fill => takeover::fill(&bench, arguments.gigabytes),
         Measurement::Takeover => takeover::take_over(&bench),
         Measurement::Backups => backups::backups(&bench),

@@ -101,6 +101,8 @@ pub(crate) struct DiskCache {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     bytes_max: u64,
+    /// A full cache takes each block, too: to measure the rule against that.
+    admits_all: bool,
     /// Held over the write of a file.
     writing: Mutex<()>,
     /// A leaf; not held during a call of the file system.
@@ -112,6 +114,7 @@ pub(crate) struct DiskCache {
 pub(crate) struct CacheFolder {
     dir: PathBuf,
     bytes_max: u64,
+    admits_all: bool,
     /// Held over an open, and over a close: an open in the middle of it would find the folder locked.
     opened: Mutex<Weak<DiskCache>>,
 }
@@ -140,7 +143,13 @@ impl Drop for SharedCache {
 
 impl CacheFolder {
     pub(crate) fn new(dir: PathBuf, bytes_max: u64) -> CacheFolder {
-        CacheFolder { dir, bytes_max, opened: Mutex::default() }
+        CacheFolder { dir, bytes_max, admits_all: false, opened: Mutex::default() }
+    }
+
+    /// The same folder, for a cache that takes each block.
+    #[cfg(feature = "internals")]
+    pub(crate) fn admitting_all(&self) -> CacheFolder {
+        CacheFolder { admits_all: true, ..CacheFolder::new(self.dir.clone(), self.bytes_max) }
     }
 
     /// The cache, which all that have it open share. `None` if another process has the folder.
@@ -151,7 +160,10 @@ impl CacheFolder {
         let mut opened = self.opened.lock();
         let mut cache = opened.upgrade();
         if cache.is_none() {
-            cache = DiskCache::open(fs.clone(), &self.dir, self.bytes_max)?.map(Arc::new);
+            cache = DiskCache::open(fs.clone(), &self.dir, self.bytes_max)?.map(|mut cache| {
+                cache.admits_all = self.admits_all;
+                Arc::new(cache)
+            });
             *opened = cache.as_ref().map(Arc::downgrade).unwrap_or_default();
         }
         Ok(cache.map(|cache| SharedCache { cache: Some(cache), folder: self.clone() }))
@@ -184,7 +196,9 @@ impl DiskCache {
         }
         let blocks = Mutex::new(blocks);
         let dir = dir.to_owned();
-        let cache = DiskCache { fs, dir, bytes_max, writing: Mutex::new(()), blocks, _lock: lock };
+        let writing = Mutex::new(());
+        let cache =
+            DiskCache { fs, dir, bytes_max, admits_all: false, writing, blocks, _lock: lock };
         // The bound may be lower than at the last time.
         cache.make_room(0);
         Ok(Some(cache))
@@ -255,7 +269,7 @@ impl DiskCache {
         let with_it = blocks.bytes + blocks.gathered_bytes + bytes_in_file(key, block.len());
         let keys_max = REMEMBERED_MIN.max((self.bytes_max / (64 << 10)) as usize);
         let is_full = with_it + FRAME_BYTES_MAX > self.bytes_max;
-        if is_full && !blocks.remembered.note(hash(key), keys_max) {
+        if is_full && !self.admits_all && !blocks.remembered.note(hash(key), keys_max) {
             return;
         }
         blocks.gather(key.clone(), block.clone());

@@ -238,6 +238,14 @@ impl Remote {
         self
     }
 
+    /// Lets a full cache on disk take each block, for the measurement of the rule that it takes one at its second request.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn cache_admits_all(mut self) -> Remote {
+        self.0.disk = self.0.disk.map(|folder| Arc::new(folder.admitting_all()));
+        self
+    }
+
     /// Sets the local file system of primaries, and of the cache on disk. Default: the operating system's.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Remote {
         self.0.fs = fs;
