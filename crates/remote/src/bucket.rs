@@ -91,6 +91,11 @@ impl Bucket {
         }
     }
 
+    /// An identity that nothing else has.
+    pub(crate) fn random_id(&self) -> u128 {
+        u128::from(self.timer.random()) << 64 | u128::from(self.timer.random())
+    }
+
     /// The same bucket, for calls whose failures are not those of the others.
     pub(crate) fn sibling(&self) -> Bucket {
         Bucket { failures: Arc::default(), ..self.clone() }

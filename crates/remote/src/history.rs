@@ -39,7 +39,7 @@ impl History {
     /// Reads the bases, and puts a lease for the oldest one.
     pub(crate) fn hold(settings: &Settings) -> Result<History> {
         let bucket = settings.bucket();
-        let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+        let id = bucket.random_id();
         let lease = settings.lease.map(|interval| (BucketLease::new(id, 0, interval), interval));
         let loaded = Boundary::load(&bucket)?;
         let renewed = bucket.timer.now();
@@ -74,9 +74,13 @@ impl History {
     /// Renews the lease if that is due. Called again and again during long work.
     pub(crate) fn renew(&mut self) -> Result<()> {
         let now = self.bucket.timer.now();
-        if let Some((lease, interval)) = &self.lease
-            && now.saturating_sub(self.renewed) >= *interval
+        let elapsed = now.saturating_sub(self.renewed);
+        if let Some((lease, interval)) = &mut self.lease
+            && elapsed >= *interval
         {
+            if lease.is_late(elapsed) {
+                lease.id = self.bucket.random_id();
+            }
             lease.put(&self.bucket)?;
             self.renewed = now;
         }

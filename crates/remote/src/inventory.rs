@@ -425,7 +425,7 @@ pub(crate) fn copy(from: &Settings, to: &Settings) -> Result<Amount> {
     // the copy says, without its later commits.
     folder.dropped.clear();
     folder.fenced = vec![FencedWriter { claimant: folder.writer, number: folder.number }];
-    folder.writer = u128::from(target.timer.random()) << 64 | u128::from(target.timer.random());
+    folder.writer = target.random_id();
     // No one serves the copy.
     folder.lease = Duration::ZERO;
     let bytes = encode_base(&folder);

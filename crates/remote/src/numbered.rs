@@ -86,7 +86,7 @@ impl NumberedObjects {
 
     /// A random number, by which the bytes of writers differ.
     pub fn random(&self) -> u128 {
-        u128::from(self.bucket.timer.random()) << 64 | u128::from(self.bucket.timer.random())
+        self.bucket.random_id()
     }
 }
 

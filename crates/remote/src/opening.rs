@@ -87,7 +87,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         return Err(lost_end(lost, stored));
     }
     local.check(&folder, &markers, takes_over)?;
-    let claimant = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+    let claimant = bucket.random_id();
     if is_own || is_new {
         // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then
         // be refused as that of another writer, though it may have the only copy of local commits.
@@ -171,8 +171,7 @@ impl ClaimAttempts<'_> {
                 // The writer may have put many meanwhile.
                 number = number.max(last_number(bucket)? + 1);
             }
-            let put_id =
-                u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+            let put_id = bucket.random_id();
             let changes = Vec::new();
             let ClaimAttempts { claimant, ack, lease, .. } = self;
             let is_claim = true;

@@ -51,7 +51,7 @@ struct ReaderState {
     // Fixed after the open.
     bucket: Bucket,
     cache: Arc<ObjectCache>,
-    lease: Option<LeaseOptions>,
+    lease: Option<OwnLease>,
     /// The folder is that of one moment, and stays so.
     is_fixed: bool,
     /// Held over a look at the journal, and over a renewal: one thread asks, and the others get its answer.
@@ -141,8 +141,10 @@ impl Drop for NameHold {
     }
 }
 
-struct LeaseOptions {
-    id: u128,
+/// The lease of a reader.
+struct OwnLease {
+    /// A leaf. That of the last renewal.
+    id: Mutex<u128>,
     interval: Duration,
 }
 
@@ -169,7 +171,7 @@ impl Drop for KeptLease {
         drop(self.thread.take());
         if let Some(lease) = &self.state.lease {
             // It expires by itself.
-            let _ = self.state.bucket.store.delete(&BucketLease::name(lease.id));
+            let _ = self.state.bucket.store.delete(&BucketLease::name(*lease.id.lock()));
         }
     }
 }
@@ -253,9 +255,13 @@ impl ReaderState {
 
     /// Puts the lease as of now.
     fn renew(&self, turn: &mut ReaderTurn) -> Result<()> {
-        let Some(options) = &self.lease else { return Ok(()) };
+        let Some(kept) = &self.lease else { return Ok(()) };
         let now = self.bucket.timer.now();
-        let mut lease = BucketLease::new(options.id, self.number(), options.interval);
+        let mut lease = BucketLease::new(*kept.id.lock(), self.number(), kept.interval);
+        if lease.is_late(now.saturating_sub(turn.renewed)) {
+            lease.id = self.bucket.random_id();
+            *kept.id.lock() = lease.id;
+        }
         turn.removed.retain(|file| file.strong_count() > 0);
         for file in turn.removed.iter().filter_map(Weak::upgrade) {
             lease.objects.extend(file.read().pieces.iter().map(|piece| piece.object.clone()));
@@ -285,12 +291,12 @@ impl RemoteReader {
         let (mut folder, boundary) = load(&bucket)?;
         folder.removed = Some(Vec::new());
         let cache = Arc::new(caches(remote, &bucket)?);
-        let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+        let id = Mutex::new(bucket.random_id());
         let turn = ReaderTurn::new(boundary, bucket.timer.now());
         let state = Arc::new(ReaderState {
             bucket,
             cache,
-            lease: remote.lease.map(|interval| LeaseOptions { id, interval }),
+            lease: remote.lease.map(|interval| OwnLease { id, interval }),
             is_fixed: false,
             turn: Mutex::new(turn),
             folder: Mutex::new(ReaderFolder::new(folder)),

@@ -376,8 +376,7 @@ impl Shipper {
         };
         state.pending_bytes -= bytes;
         let changes = stored_changes(taken, pieces);
-        let put_id =
-            u128::from(self.bucket.timer.random()) << 64 | u128::from(self.bucket.timer.random());
+        let put_id = self.bucket.random_id();
         let claimant = self.claimant;
         let ack = self.ack;
         let (is_claim, lease) = Default::default();

@@ -291,6 +291,24 @@ fn a_lease_that_comes_before_the_boundary_counts() {
     assert!(place.has(&journal_name(2)));
 }
 
+/// A primary that finds it expired may delete it at any later moment.
+#[test]
+fn a_lease_that_is_renewed_late_takes_another_name() {
+    let mut place = Place::new(85);
+    let (primary, _db) = place.primary();
+    let reader = place.remote().0.lease(Some(HOUR)).reader().unwrap();
+    let first = place.names("lease/");
+    place.objects.advance(2 * HOUR);
+    reader.renew_lease().unwrap();
+    assert_eq!(place.names("lease/"), first);
+    place.objects.advance(3 * HOUR);
+    reader.renew_lease().unwrap();
+    assert_eq!(place.count("lease/"), 2);
+    drop(reader);
+    assert_eq!(place.names("lease/"), first);
+    drop(primary);
+}
+
 #[test]
 fn a_reader_gives_its_lease_up() {
     let mut place = Place::new(77);
