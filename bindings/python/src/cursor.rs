@@ -150,18 +150,6 @@ impl Cursor {
         }
         py.outside(|| drop(lock(&self.inner).take()))
     }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: Option<Py<PyAny>>,
-        _value: Option<Py<PyAny>>,
-        _traceback: Option<Py<PyAny>>,
-    ) -> Result<()> {
-        self.close(py)
-    }
 }
+
+closed_at_exit!(Cursor);

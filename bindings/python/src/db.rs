@@ -259,21 +259,9 @@ impl Db {
         })??)
     }
 
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: Option<Py<PyAny>>,
-        _value: Option<Py<PyAny>>,
-        _traceback: Option<Py<PyAny>>,
-    ) -> Result<()> {
-        self.close(py)
-    }
-
     fn __repr__(&self) -> String {
         format!("<siltstone.Db {:?}>", self.path)
     }
 }
+
+closed_at_exit!(Db);

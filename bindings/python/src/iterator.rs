@@ -248,18 +248,6 @@ impl EntryIterator {
             walk.group.clear();
         })
     }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: Option<Py<PyAny>>,
-        _value: Option<Py<PyAny>>,
-        _traceback: Option<Py<PyAny>>,
-    ) -> Result<()> {
-        self.close(py)
-    }
 }
+
+closed_at_exit!(EntryIterator);

@@ -13,6 +13,28 @@
 //! 4. No thread waits for a hook that it runs itself: `outside` refuses each call from a hook, and `Held` moves what a
 //!    hook frees to another thread.
 
+/// Makes a class one of `with`, whose block ends with a call of `close`.
+macro_rules! closed_at_exit {
+    ($class:ty) => {
+        #[pymethods]
+        impl $class {
+            fn __enter__(this: Py<Self>) -> Py<Self> {
+                this
+            }
+
+            fn __exit__(
+                &self,
+                py: Python<'_>,
+                _kind: Option<Py<PyAny>>,
+                _value: Option<Py<PyAny>>,
+                _traceback: Option<Py<PyAny>>,
+            ) -> Result<()> {
+                self.close(py)
+            }
+        }
+    };
+}
+
 mod backup;
 mod batch;
 mod bytes;

@@ -214,21 +214,9 @@ impl Secondary {
             drop(lock(&self.inner).take());
         })
     }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: Option<Py<PyAny>>,
-        _value: Option<Py<PyAny>>,
-        _traceback: Option<Py<PyAny>>,
-    ) -> Result<()> {
-        self.close(py)
-    }
 }
+
+closed_at_exit!(Secondary);
 
 /// A partition of a secondary.
 #[pyclass(frozen, module = "siltstone")]

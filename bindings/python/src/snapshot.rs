@@ -191,18 +191,6 @@ impl Snapshot {
         }
         py.outside(|| drop(lock(&self.inner).take()))
     }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _kind: Option<Py<PyAny>>,
-        _value: Option<Py<PyAny>>,
-        _traceback: Option<Py<PyAny>>,
-    ) -> Result<()> {
-        self.close(py)
-    }
 }
+
+closed_at_exit!(Snapshot);
