@@ -106,9 +106,11 @@ pub unsafe extern "C" fn siltstone_export_stream(
             }
             let write = write.ok_or_else(|| crate::raw::null("write"))?;
             let mut file = BufWriter::with_capacity(PIECE_BYTES, Sink { write, context });
-            let summary = object(db, "db")?.0.export_stream(&mut file, &options)?;
-            file.flush()?;
-            set(entries, summary.entries);
+            let summary = object(db, "db")?.0.export_stream(&mut file, &options);
+            let summary = summary.and_then(|summary| Ok(file.flush().map(|()| summary)?));
+            // Its drop would write what is left by a function that has failed.
+            drop(file.into_parts());
+            set(entries, summary?.entries);
             Ok(true)
         })
     }

@@ -118,12 +118,13 @@ static void scans(siltstone_db_t *db, siltstone_partition_t *users) {
 // Bytes in memory that are written, and then read.
 struct stream {
     char bytes[4096];
-    size_t len, at;
+    size_t len, at, writes;
     bool fails;
 };
 
 static bool take(void *of, const void *data, size_t len) {
     struct stream *stream = of;
+    stream->writes++;
     if (stream->fails || stream->len + len > sizeof stream->bytes) return false;
     memcpy(stream->bytes + stream->len, data, len);
     stream->len += len;
@@ -158,7 +159,9 @@ static void streams(siltstone_db_t *db) {
     refused(siltstone_import_stream(db, "other", false, lend, &stream, &entries, &error), SILTSTONE_CORRUPTION, "");
     stream.fails = true;
     refused(siltstone_import_stream(db, "other", true, lend, &stream, &entries, &error), SILTSTONE_IO, "function that reads has failed");
+    stream.writes = 0;
     refused(siltstone_export_stream(db, NULL, 0, take, &stream, &entries, &error), SILTSTONE_IO, "function that writes has failed");
+    CHECK(stream.writes == 1);
     refused(siltstone_export_stream(db, NULL, 7, take, &stream, &entries, &error), SILTSTONE_INVALID_ARGUMENT, "no format 7");
     refused(siltstone_export_stream(db, NULL, 0, NULL, NULL, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "write is NULL");
     refused(siltstone_import_stream(db, NULL, false, NULL, NULL, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "read is NULL");

@@ -106,9 +106,11 @@ impl Db {
         let made = py.outside(|| {
             let file = PythonFile { file: &file, raised: &mut raised };
             let mut file = BufWriter::with_capacity(PIECE_BYTES, file);
-            let made = self.inner.export_stream(&mut file, &options)?;
-            file.flush()?;
-            Ok(made)
+            let made = self.inner.export_stream(&mut file, &options);
+            let made = made.and_then(|made| Ok(file.flush().map(|()| made)?));
+            // Its drop would write what is left to a file that has raised.
+            drop(file.into_parts());
+            made
         })?;
         outcome(py, made, raised)
     }

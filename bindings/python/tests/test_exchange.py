@@ -55,18 +55,23 @@ def test_a_damaged_stream_is_corruption(filled: siltstone.Db) -> None:
 
 def test_an_exception_of_the_file_is_raised(filled: siltstone.Db) -> None:
     class Fails:
+        writes = 0
+
         def read(self, size: int) -> bytes:
             raise ZeroDivisionError
 
         def write(self, data: bytes) -> int:
+            self.writes += 1
             raise ZeroDivisionError
 
     class TooMuch:
         def read(self, size: int) -> bytes:
             return bytes(size + 1)
 
+    fails = Fails()
     with pytest.raises(ZeroDivisionError):
-        filled.export_stream(Fails())
+        filled.export_stream(fails)
+    assert fails.writes == 1
     with pytest.raises(ZeroDivisionError):
         filled.import_stream(Fails())
     with pytest.raises(siltstone.InvalidArgument, match="more bytes"):
