@@ -87,7 +87,8 @@ pub struct VersionEdit {
 }
 
 impl VersionEdit {
-    /// Returns `true` if it lists segments of the log, or removes them, and does nothing else.
+    /// Returns `true` if it lists segments of the log, or removes them, and does nothing else. Writers may wait for it, and
+    /// nothing of it is acknowledged.
     pub fn is_of_segments(&self) -> bool {
         self.changes.iter().all(|change| {
             matches!(change, Change::SegmentAdded { .. } | Change::SegmentRemoved { .. })

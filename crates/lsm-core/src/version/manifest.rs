@@ -480,7 +480,6 @@ impl Manifest {
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
         // No second try: after a failed append or sync the content of the disk is unknown.
         let written = file.append(&frame).and_then(|()| {
-            // Writers may wait for a segment, and nothing of it is acknowledged yet.
             if edit.is_of_segments() { file.sync_locally() } else { file.sync() }
         });
         if let Err(e) = written {
