@@ -2,9 +2,22 @@
 
 use std::fmt::Write;
 
-/// A part of the public interface that a run may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
+/// Defines [`Feature`] and the list of all.
+macro_rules! features {
+    ($($feature:ident,)*) => {
+        /// A part of the public interface that a run may use.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Feature {
+            $($feature,)*
+        }
+
+        impl Feature {
+            pub const ALL: &[Feature] = &[$(Feature::$feature,)*];
+        }
+    };
+}
+
+features! {
     Batches,
     Transactions,
     RangeDeletes,
@@ -33,35 +46,9 @@ pub enum Feature {
 use Feature::*;
 
 impl Feature {
-    pub const ALL: [Feature; 23] = [
-        Batches,
-        Transactions,
-        RangeDeletes,
-        Merges,
-        Expiry,
-        Clear,
-        BulkLoad,
-        Ingest,
-        LargeValues,
-        MetaHive,
-        Hooks,
-        Partitions,
-        Checkpoints,
-        Backups,
-        Secondaries,
-        Promotion,
-        Remote,
-        Changes,
-        Fifo,
-        Prefixes,
-        Resources,
-        Encryption,
-        Snapshots,
-    ];
-
     /// Those that a step of a script uses. The others belong to the whole run.
     pub fn of_steps() -> impl Iterator<Item = Feature> {
-        Feature::ALL.into_iter().filter(|it| !matches!(it, Remote | Resources | Encryption))
+        Feature::ALL.iter().copied().filter(|it| !matches!(it, Remote | Resources | Encryption))
     }
 }
 
@@ -131,8 +118,8 @@ impl Table {
     /// A fault came while these features were at work.
     pub fn note(&mut self, kind: Kind, features: FeatureSet) {
         self.counts.resize(Kind::ALL.len(), [[0; COUNT]; COUNT]);
-        for first in Feature::ALL.into_iter().filter(|it| features.has(*it)) {
-            for second in Feature::ALL.into_iter().filter(|it| features.has(*it)) {
+        for first in Feature::ALL.iter().copied().filter(|it| features.has(*it)) {
+            for second in Feature::ALL.iter().copied().filter(|it| features.has(*it)) {
                 self.counts[kind as usize][first as usize][second as usize] += 1;
             }
         }
