@@ -396,7 +396,7 @@ impl World {
     }
 
     /// A claimant dies in the put of its claim, which has its effect now, later, or never; and no other one comes. The
-    /// primary goes on, and is fenced by nobody, once the claim is there.
+    /// primary goes on, and is fenced by no one, once the claim is there.
     fn claim_in_vain(&mut self) {
         let store = self.store();
         let next = journal_name(self.machine.primary.status().number + 1);
