@@ -93,7 +93,8 @@ impl BucketReplica {
             return Err(Error::new(ErrorKind::Io, "the bucket has failed a moment ago"));
         }
         let answer = call(&mut turn);
-        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Io) {
+        // A bucket that lacks an object is there.
+        if answer.as_ref().is_err_and(|it| it.kind() == ErrorKind::Io && !it.is_missing()) {
             turn.away_until = timer.now().saturating_add(AWAY);
         }
         answer
@@ -133,12 +134,18 @@ impl BucketReplica {
         turn.opened.insert(self.open_newest()?).find(key, seq)
     }
 
-    /// Asks a state for the entries of a gap.
+    /// Asks the state after the journal object `number` for the entries of a gap.
     ///
     /// # Errors
     /// Those of the store; a metadata provider that is not known here; too many bytes.
-    fn answer_of(&self, folder: Folder, asked: &AskedRange<'_>) -> Result<StateAnswer> {
-        match self.read_gap(folder, asked) {
+    fn answer_of(
+        &self,
+        history: &mut History,
+        number: u64,
+        asked: &AskedRange<'_>,
+    ) -> Result<StateAnswer> {
+        // A damaged object of the journal ends the states after it, and not the search.
+        match history.state(number).and_then(|folder| self.read_gap(folder, asked)) {
             Ok(Some(entries)) => Ok(StateAnswer::Known(entries)),
             Ok(None) => Ok(StateAnswer::Older),
             // An object that is gone is that of a state that is deleted at this moment.
@@ -181,7 +188,7 @@ impl BucketReplica {
                 None => damaged_from.saturating_sub(step).max(oldest),
             };
             step = step.saturating_mul(2);
-            match self.answer_of(history.state(number)?, asked)? {
+            match self.answer_of(&mut history, number, asked)? {
                 StateAnswer::Known(entries) => return Ok(Some(entries)),
                 StateAnswer::Damaged => damaged_from = number,
                 StateAnswer::Older => older = Some(number),

@@ -245,6 +245,39 @@ fn a_table_that_was_shipped_with_its_damage_is_repaired_from_those_it_was_made_o
     scene.check_repaired(&p);
 }
 
+/// The newest states cannot be read. Those before them have the tables that the damaged one was made of.
+#[test]
+fn states_that_the_bucket_has_lost_are_passed_over() {
+    for (seed, is_journal) in [(211, false), (212, true)] {
+        let scene = Scene::filled(seed);
+        let (db, p) = scene.open();
+        p.compact(..).unwrap();
+        drop(p);
+        db.close().unwrap();
+        let table = scene.tables().pop().unwrap();
+        // A single entry is asked for first, and then its gap.
+        let at = place_of(&scene.disk, &table, b"value 30 of round 2");
+        corrupt(&scene.disk, &table, at..at + 9);
+        let mut objects = scene.objects.lock();
+        if is_journal {
+            let last = objects.keys().filter(|name| name.starts_with("journal/")).max().unwrap();
+            let last = last.clone();
+            objects.get_mut(&last).unwrap().iter_mut().for_each(|byte| *byte ^= 0x55);
+        } else {
+            drop(objects);
+            let name = scene.object_of(&table);
+            objects = scene.objects.lock();
+            objects.remove(&name);
+        }
+        drop(objects);
+        let (_db, p) = scene.open();
+        p.compact(..).unwrap();
+        assert_eq!(p.gaps().len(), 0, "{is_journal} {:?}", scene.sources.lock());
+        assert_eq!(content(&p), scene.model);
+        assert!(scene.sources.lock().iter().any(|source| source == "replica"));
+    }
+}
+
 #[test]
 fn an_entry_that_is_newer_than_the_bucket_is_not_answered_by_an_older_one() {
     let scene = Scene::new(206, Ack::Local);
