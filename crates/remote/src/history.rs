@@ -78,10 +78,7 @@ impl History {
         if let Some((lease, interval)) = &mut self.lease
             && elapsed >= *interval
         {
-            if lease.is_late(elapsed) {
-                lease.id = self.bucket.random_id();
-            }
-            lease.put(&self.bucket)?;
+            lease.renew(&self.bucket, elapsed)?;
             self.renewed = now;
         }
         Ok(())

@@ -68,10 +68,17 @@ impl BucketLease {
         BucketLease { id, number, expires, objects: Vec::new() }
     }
 
-    /// Returns `true` if a renewal so long after the one before takes another name: a primary may be deleting the lease as
-    /// one that has expired, and a deletion may take effect late. Half of the time, because clocks differ.
-    pub(crate) fn is_late(&self, elapsed: Duration) -> bool {
-        elapsed >= self.expires / 2
+    /// Puts the lease `elapsed` after its last renewal, in the place of the one before. A renewal that is late takes
+    /// another name: a primary may be deleting the lease as one that has expired, and a deletion may take effect late.
+    /// Half of the time counts as late, because clocks differ.
+    ///
+    /// # Errors
+    /// Those of the store, after a try of one interval: a put that goes on for longer would be late itself.
+    pub(crate) fn renew(&mut self, bucket: &Bucket, elapsed: Duration) -> Result<()> {
+        if elapsed >= self.expires / 2 {
+            self.id = bucket.random_id();
+        }
+        self.put(&bucket.with_patience(self.expires / INTERVALS))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -99,7 +106,7 @@ impl BucketLease {
         })
     }
 
-    /// Puts the lease, in the place of the one before.
+    /// Puts the lease under its name.
     pub(crate) fn put(&self, bucket: &Bucket) -> Result<()> {
         bucket.put(&BucketLease::name(self.id), &self.encode())
     }

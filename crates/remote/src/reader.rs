@@ -258,15 +258,14 @@ impl ReaderState {
         let Some(kept) = &self.lease else { return Ok(()) };
         let now = self.bucket.timer.now();
         let mut lease = BucketLease::new(*kept.id.lock(), self.number(), kept.interval);
-        if lease.is_late(now.saturating_sub(turn.renewed)) {
-            lease.id = self.bucket.random_id();
-            *kept.id.lock() = lease.id;
-        }
         turn.removed.retain(|file| file.strong_count() > 0);
         for file in turn.removed.iter().filter_map(Weak::upgrade) {
             lease.objects.extend(file.read().pieces.iter().map(|piece| piece.object.clone()));
         }
-        lease.put(&self.bucket)?;
+        let put = lease.renew(&self.bucket, now.saturating_sub(turn.renewed));
+        // Also that of a put that may take effect later: a drop gives it up.
+        *kept.id.lock() = lease.id;
+        put?;
         turn.renewed = now;
         Ok(())
     }
@@ -280,8 +279,7 @@ impl Renewal for ReaderState {
 
 impl ReaderTurn {
     fn new(boundary: Boundary, looked: Duration) -> ReaderTurn {
-        let (removed, renewed) = Default::default();
-        ReaderTurn { boundary, removed, renewed, looked, is_idle: false }
+        ReaderTurn { boundary, removed: Vec::new(), renewed: looked, looked, is_idle: false }
     }
 }
 

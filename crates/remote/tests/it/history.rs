@@ -1,10 +1,12 @@
 //! Restores to a moment, the look at a whole bucket, and the copy into another one.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use remote::{
     BucketReport, Primary, Remote, RestoreTarget, Store, StoreError, StoreErrorKind, StoreResult,
     UtcTime,
@@ -181,8 +183,12 @@ impl StoreLayer for AwayAfterLease {
     }
 }
 
+fn lease_names(objects: &Objects) -> Vec<String> {
+    objects.lock().keys().filter(|name| name.starts_with("lease/")).cloned().collect()
+}
+
 fn has_lease(objects: &Objects) -> bool {
-    objects.lock().keys().any(|name| name.starts_with("lease/"))
+    !lease_names(objects).is_empty()
 }
 
 #[test]
@@ -225,6 +231,31 @@ fn a_restore_renews_a_lease_that_keeps_what_it_reads() {
     delete_old(&objects, &primary);
     let gone = remote.restore("/again", at).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::InvalidArgument, "{gone}");
+}
+
+/// A primary that finds it expired may delete it at any later moment.
+#[test]
+fn a_restore_that_renews_its_lease_late_takes_another_name() {
+    for (pause, renamed) in [(25 * MINUTE, false), (55 * MINUTE, true)] {
+        let mut rng = Rng::new(87);
+        let objects = Objects::default();
+        let (_primary, commits) = filled(&objects, &mut rng);
+        let disk = MemFs::new();
+        let inner = SimStore::new(objects.clone(), rng.fork());
+        let names = Arc::new(Mutex::new(BTreeSet::new()));
+        let place = objects.clone();
+        let seen = names.clone();
+        let store = Layered::new(Slow {
+            inner,
+            pass: move || {
+                seen.lock().extend(lease_names(&place));
+                place.advance(pause);
+            },
+        });
+        let remote = remote_with(store, objects.clone(), &disk, &mut rng).lease(Some(20 * MINUTE));
+        remote.restore("/old", RestoreTarget::Seq(commits[3].commit.seq)).unwrap();
+        assert_eq!(names.lock().len() > 1, renamed, "{:?}", names.lock());
+    }
 }
 
 #[test]
