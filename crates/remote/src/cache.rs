@@ -254,7 +254,7 @@ impl ObjectCache {
         // The other blocks in memory stay.
         let most = (BLOCKS_PER_GET_MAX - 1).min(self.bytes_max / 4 / BLOCK_BYTES);
         let mut first = number.saturating_sub(blocks.min(most));
-        while first < number && self.has(&(piece.object.clone(), first)) {
+        while first < number && self.is_here_or_asked(&piece.object, first) {
             first += 1;
         }
         first
@@ -282,8 +282,7 @@ impl ObjectCache {
             while (stop * BLOCK_BYTES < end || stop - number < ahead)
                 && stop * BLOCK_BYTES < piece.at + piece.len
                 && stop - number < BLOCKS_PER_GET_MAX
-                && !self.has(&(object.clone(), stop))
-                && !self.ahead.has(&(object.clone(), stop))
+                && !self.is_here_or_asked(object, stop)
             {
                 stop += 1;
             }

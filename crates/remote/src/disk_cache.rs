@@ -160,10 +160,8 @@ impl CacheFolder {
         let mut opened = self.opened.lock();
         let mut cache = opened.upgrade();
         if cache.is_none() {
-            cache = DiskCache::open(fs.clone(), &self.dir, self.bytes_max)?.map(|mut cache| {
-                cache.admits_all = self.admits_all;
-                Arc::new(cache)
-            });
+            let found = DiskCache::open(fs.clone(), &self.dir, self.bytes_max, self.admits_all)?;
+            cache = found.map(Arc::new);
             *opened = cache.as_ref().map(Arc::downgrade).unwrap_or_default();
         }
         Ok(cache.map(|cache| SharedCache { cache: Some(cache), folder: self.clone() }))
@@ -175,7 +173,12 @@ impl DiskCache {
     ///
     /// # Errors
     /// The folder cannot be made, listed or locked, or a file in it that is of no use cannot be deleted.
-    pub(crate) fn open(fs: Arc<dyn Fs>, dir: &Path, bytes_max: u64) -> Result<Option<DiskCache>> {
+    pub(crate) fn open(
+        fs: Arc<dyn Fs>,
+        dir: &Path,
+        bytes_max: u64,
+        admits_all: bool,
+    ) -> Result<Option<DiskCache>> {
         fs.create_dir(dir)?;
         let Some(lock) = fs.try_lock(&dir.join(LOCK))? else { return Ok(None) };
         let mut blocks = DiskBlocks::default();
@@ -197,8 +200,7 @@ impl DiskCache {
         let blocks = Mutex::new(blocks);
         let dir = dir.to_owned();
         let writing = Mutex::new(());
-        let cache =
-            DiskCache { fs, dir, bytes_max, admits_all: false, writing, blocks, _lock: lock };
+        let cache = DiskCache { fs, dir, bytes_max, admits_all, writing, blocks, _lock: lock };
         // The bound may be lower than at the last time.
         cache.make_room(0);
         Ok(Some(cache))

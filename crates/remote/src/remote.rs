@@ -239,6 +239,7 @@ impl Remote {
     }
 
     /// Lets a full cache on disk take each block, for the measurement of the rule that it takes one at its second request.
+    /// Called after [`Remote::cache_dir`].
     #[cfg(feature = "internals")]
     #[doc(hidden)]
     pub fn cache_admits_all(mut self) -> Remote {

@@ -47,7 +47,7 @@ impl BlocksAhead {
     }
 
     /// Returns `true` if the block is on its way.
-    pub(super) fn has(&self, key: &BlockKey) -> bool {
+    fn has(&self, key: &BlockKey) -> bool {
         self.on_way.lock().blocks.contains(key)
     }
 
@@ -125,7 +125,7 @@ impl ObjectCache {
         thread.spawn(move || get.make()).is_ok()
     }
 
-    fn is_here_or_asked(&self, object: &Arc<str>, number: u64) -> bool {
+    pub(super) fn is_here_or_asked(&self, object: &Arc<str>, number: u64) -> bool {
         let key = (object.clone(), number);
         self.has(&key) || self.ahead.has(&key)
     }

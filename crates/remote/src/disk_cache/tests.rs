@@ -13,7 +13,7 @@ fn dir() -> &'static Path {
 
 fn open(fs: &MemFs, blocks_max: u64) -> DiskCache {
     let bytes_max = blocks_max * (BLOCK as u64 + 256);
-    DiskCache::open(Arc::new(fs.clone()), dir(), bytes_max).unwrap().unwrap()
+    DiskCache::open(Arc::new(fs.clone()), dir(), bytes_max, false).unwrap().unwrap()
 }
 
 fn block(number: u64) -> Block {
@@ -204,9 +204,9 @@ fn a_crash_at_any_moment_leaves_right_blocks() {
 fn a_folder_has_one_cache_at_a_time() {
     let fs = MemFs::new();
     let cache = open(&fs, 10);
-    assert!(DiskCache::open(Arc::new(fs.clone()), dir(), 1 << 20).unwrap().is_none());
+    assert!(DiskCache::open(Arc::new(fs.clone()), dir(), 1 << 20, false).unwrap().is_none());
     drop(cache);
-    assert!(DiskCache::open(Arc::new(fs), dir(), 1 << 20).unwrap().is_some());
+    assert!(DiskCache::open(Arc::new(fs), dir(), 1 << 20, false).unwrap().is_some());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn small(number: u64) -> Block {
 #[test]
 fn many_small_blocks_make_files_of_the_usual_length() {
     let fs = MemFs::new();
-    let cache = DiskCache::open(Arc::new(fs.clone()), dir(), 4 << 20).unwrap().unwrap();
+    let cache = DiskCache::open(Arc::new(fs.clone()), dir(), 4 << 20, false).unwrap().unwrap();
     for number in 0..10_000 {
         let (key, block) = small(number);
         assert!(cache.find(&key).is_none());
@@ -257,7 +257,7 @@ fn many_small_blocks_make_files_of_the_usual_length() {
     drop(cache);
     let files = fs.list(dir(), "blocks-").unwrap();
     assert!(files.iter().all(|entry| entry.len < 600 << 10), "{files:?}");
-    let cache = DiskCache::open(Arc::new(fs), dir(), 4 << 20).unwrap().unwrap();
+    let cache = DiskCache::open(Arc::new(fs), dir(), 4 << 20, false).unwrap().unwrap();
     for number in 0..10_000 {
         let (key, block) = small(number);
         assert_eq!(cache.find(&key).unwrap(), block);
@@ -275,7 +275,7 @@ fn a_file_that_cannot_be_opened_at_the_start_is_not_deleted() {
     let open_read = FaultAt::Nth { kind: OpKind::OpenRead, suffix: String::new(), nth: 1 };
     faults.add_rule(FaultRule::once(open_read, FaultAction::Emfile));
     let bytes_max = 100 * (BLOCK as u64 + 256);
-    let cache = DiskCache::open(Arc::new(faults), dir(), bytes_max).unwrap().unwrap();
+    let cache = DiskCache::open(Arc::new(faults), dir(), bytes_max, false).unwrap().unwrap();
     assert_eq!(cache.figures().failures, 1);
     assert_eq!((folder_bytes(&disk), cache.figures().bytes), (bytes, bytes));
     drop(cache);
@@ -300,7 +300,8 @@ fn a_file_that_was_not_written_and_not_deleted_keeps_its_room() {
     let disk = MemFs::new();
     let faults = FaultFs::over_mem(disk.clone());
     let bytes_max = 20 * (BLOCK as u64 + 256);
-    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let cache =
+        DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max, false).unwrap().unwrap();
     let delete = FaultAt::Nth { kind: OpKind::Delete, suffix: String::new(), nth: 0 };
     faults.add_rule(FaultRule::sticky(delete, FaultAction::Eio));
     for round in 0..40 {
@@ -341,7 +342,8 @@ fn an_open_reads_the_headers_alone() {
     let faults = FaultFs::over_mem(disk.clone());
     faults.start_log();
     let bytes_max = 1000 * (BLOCK as u64 + 256);
-    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let cache =
+        DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max, false).unwrap().unwrap();
     let ops = faults.take_log();
     let reads = ops.iter().filter(|op| op.kind == OpKind::Read);
     let read_bytes: u64 = reads.map(|op| op.len).sum();
@@ -354,7 +356,8 @@ fn an_open_reads_the_headers_alone() {
 fn no_lookup_waits_for_a_call_of_the_disk() {
     let faults = FaultFs::over_mem(MemFs::new());
     let bytes_max = 20 * (BLOCK as u64 + 256);
-    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let cache =
+        DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max, false).unwrap().unwrap();
     let cache = Arc::new(cache);
     let weak = Arc::downgrade(&cache);
     let calls = Arc::new(Mutex::new(HashSet::new()));
