@@ -231,8 +231,8 @@ impl Bucket {
     /// Puts an object of `len` bytes that `read` returns by ranges: a long one in parts, so that only a few of them are in
     /// memory. Each attempt begins again.
     ///
-    /// No part of a long object is put by a condition. Names of tables and parts have the range and the claimant, so an
-    /// object under such a name, whenever it takes effect, has the same bytes; and the journal names it only after this.
+    /// No part of a long object is put by a condition. All puts under one name have the same bytes, so it does not matter
+    /// when one of them takes effect (`shipper/ranges.rs`); and the journal names the object only after this.
     ///
     /// # Errors
     /// Those of the store, and of `read`.

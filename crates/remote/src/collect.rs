@@ -17,13 +17,14 @@
 //!    clock says so, which does not jump: from the moment on at which a round has seen its last renewal.
 //! 2. A claim is never deleted. A writer that has slept puts its next object under the number of the claim that
 //!    fenced it, so that name is taken for ever.
-//! 3. Objects of the own claimant are deleted only after the journal has dropped them, or if their put has failed and no
-//!    later put has their name (`shipper/vain.rs`). Only their own writer names
-//!    objects in the journal, so those of a fenced writer that nothing names are garbage for good; and a writer puts
-//!    no data before its claim, so the check that follows a listing proves that it has none of a later writer.
-//! 4. A writer that was fenced in the middle of a round does no harm: all that it was about to delete stays garbage.
+//! 3. Objects of the own claimant are deleted only after the journal has dropped them, or if their put has failed: no
+//!    later put has their name (`shipper/ranges.rs`).
+//! 4. Objects of a fenced writer that nothing names are garbage for good: only their own writer names objects in the
+//!    journal. A writer puts no data before its claim, so the check that follows a listing proves that it has none of a
+//!    later writer.
+//! 5. A writer that was fenced in the middle of a round does no harm: all that it was about to delete stays garbage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +78,8 @@ struct Rounds {
     leases: BTreeMap<u128, SeenRenewal>,
     /// Objects of fenced writers, and the moment at which they were found.
     orphans: Option<(Moment, Vec<String>)>,
-    /// Objects that this primary has put in vain, and the moment at which they were found.
-    vain: Vec<(Moment, String)>,
+    /// Objects that this primary has put in vain, and the moment at which they were found, oldest first.
+    vain: VecDeque<(Moment, String)>,
     deleted: u64,
 }
 
@@ -260,12 +261,11 @@ impl Collector {
     /// effect late.
     fn delete_vain(&self, rounds: &mut Rounds, moment: Moment) -> Result<()> {
         rounds.vain.extend(self.shipper.take_vain().into_iter().map(|name| (moment, name)));
-        while let Some(at) =
-            rounds.vain.iter().position(|(found, _)| moment.since(*found) >= self.grace)
+        while let Some((found, name)) = rounds.vain.front().cloned()
+            && moment.since(found) >= self.grace
         {
-            let name = rounds.vain[at].1.clone();
             self.delete(rounds, &name)?;
-            rounds.vain.swap_remove(at);
+            rounds.vain.pop_front();
         }
         Ok(())
     }

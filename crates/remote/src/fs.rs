@@ -127,7 +127,7 @@ impl ShippingFs {
                 self.shipper.note_whole(&name, bytes);
             }
             FileClass::Table | FileClass::Chunk => {
-                let piece = self.shipper.put_once("table", &name, 0..len, &*file)?;
+                let piece = self.shipper.put_range("table", &name, 0..len, &*file)?;
                 self.note(StoredChange::Create { name: name.clone() });
                 self.note(StoredChange::Piece { name, piece });
             }
@@ -346,7 +346,7 @@ impl ShippedFile {
         if end.put == end.at {
             return Ok(());
         }
-        let piece = self.fs.shipper.put_once("table", &self.name, end.put..end.at, &*self.file);
+        let piece = self.fs.shipper.put_range("table", &self.name, end.put..end.at, &*self.file);
         let piece =
             piece.map_err(|error| Error::io("sync", &self.path, io::Error::other(error)))?;
         if end.put == 0 {

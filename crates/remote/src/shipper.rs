@@ -403,8 +403,8 @@ impl Shipper {
         let mut pieces = BTreeMap::new();
         for (name, (offset, end, file)) in ranges {
             // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
-            file.sync()?;
-            match self.put_once("part", name, offset..end, &**file) {
+            let put = file.sync().and_then(|()| self.put_range("part", name, offset..end, &**file));
+            match put {
                 Ok(piece) => pieces.insert(name.to_owned(), piece),
                 Err(error) => {
                     // The next attempt puts all of them again.

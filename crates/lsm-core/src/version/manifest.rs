@@ -479,9 +479,9 @@ impl Manifest {
         let mut frame = Vec::new();
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
         // No second try: after a failed append or sync the content of the disk is unknown.
-        let written = file.append(&frame).and_then(|()| {
-            if edit.is_of_segments() { file.sync_locally() } else { file.sync() }
-        });
+        let written = file
+            .append(&frame)
+            .and_then(|()| if edit.is_of_segments() { file.sync_locally() } else { file.sync() });
         if let Err(e) = written {
             self.state = ManifestState::Failed;
             return Err(e);

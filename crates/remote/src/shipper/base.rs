@@ -55,7 +55,7 @@ impl Shipper {
             let local = fs.open_read(&dir.join(name))?;
             let range = file.tail_at..file.written;
             if range.end - range.start > TAIL_BYTES_MAX {
-                let piece = self.put_range("part", name, range, &*local)?;
+                let piece = self.put_log_end(name, range, &*local)?;
                 settled.push((name.clone(), piece.clone()));
                 file.settle_tail(piece);
             } else {

@@ -1,9 +1,11 @@
 //! Ranges of files, put as objects; and those of them that the living primary has put in vain: the put failed, and may have
 //! taken effect all the same.
 //!
-//! The journal names no such object, so it would stay until the next primary looks for what this one has left. A deletion and a put
-//! of one name may take effect in any order, so each put has a name of its own, also another attempt with the same bytes:
-//! nothing that the journal names later is ever given to the deletion (`collect.rs`).
+//! The journal names no object of a failed put, so the object would stay until the next primary looks for it. The living
+//! primary deletes it (`collect.rs`). A deletion and a put of one name may take effect in any order, so another attempt
+//! has another name, also with the same bytes: no object that the journal names later is ever deleted so.
+//!
+//! Names end with the claimant: objects of a fenced writer are found by it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -15,13 +17,10 @@ use super::Shipper;
 use crate::folder::ObjectPiece;
 
 impl Shipper {
-    /// The name of an object with a range of a file. Each range has a name of its own: a put that takes effect
-    /// late, after its attempt has failed, must not replace an object with more bytes.
-    fn data_name(&self, kind: &str, name: &str, range: &Range<u64>) -> String {
-        format!("{kind}/{name}/{:016x}-{:016x}-{:032x}", range.start, range.end, self.claimant)
-    }
-
-    /// Puts a range of a file as an object. Another attempt has the same name.
+    /// Puts a range of a table or of a chunk file, under a name that no other put has.
+    ///
+    /// # Errors
+    /// Those of the store and of the file. The object is noted as one in vain.
     pub(crate) fn put_range(
         &self,
         kind: &str,
@@ -29,8 +28,32 @@ impl Shipper {
         range: Range<u64>,
         file: &dyn File,
     ) -> Result<ObjectPiece> {
-        let object = self.data_name(kind, name, &range);
-        self.put_as(&object, name, range, file)
+        let Range { start, end } = range;
+        let attempt = self.bucket.timer.random();
+        let claimant = self.claimant;
+        let object =
+            format!("{kind}/{name}/{start:016x}-{end:016x}-{attempt:016x}-{claimant:032x}");
+        let put = self.put_as(&object, name, start..end, file);
+        if put.is_err() {
+            self.note_vain([object]);
+        }
+        put
+    }
+
+    /// Puts the end of a log for a base. Another attempt has the same name, and the same bytes: a base whose put has
+    /// failed may take effect, and names this object.
+    ///
+    /// # Errors
+    /// As [`Shipper::put_range`], but nothing is noted.
+    pub(super) fn put_log_end(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        file: &dyn File,
+    ) -> Result<ObjectPiece> {
+        let Range { start, end } = range;
+        let object = format!("part/{name}/{start:016x}-{end:016x}-{:032x}", self.claimant);
+        self.put_as(&object, name, start..end, file)
     }
 
     fn put_as(
@@ -47,29 +70,6 @@ impl Shipper {
             Ok(bytes)
         })?;
         Ok(ObjectPiece { offset: range.start, len, object: object.into(), at: 0 })
-    }
-
-    /// Puts a range of a table or of a chunk file, under a name that no other put has.
-    ///
-    /// # Errors
-    /// As [`Shipper::put_range`].
-    pub(crate) fn put_once(
-        &self,
-        kind: &str,
-        name: &str,
-        range: Range<u64>,
-        file: &dyn File,
-    ) -> Result<ObjectPiece> {
-        let attempt = self.bucket.timer.random();
-        let Range { start, end } = range;
-        let claimant = self.claimant;
-        let object =
-            format!("{kind}/{name}/{start:016x}-{end:016x}-{attempt:016x}-{claimant:032x}");
-        let put = self.put_as(&object, name, start..end, file);
-        if put.is_err() {
-            self.note_vain([object]);
-        }
-        put
     }
 
     /// Notes objects that the journal will not name.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remote::{Ack, Primary, Timer};
 use siltstone::fs::MemFs;
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
 
 use crate::deletion::{HOUR, Place};
@@ -174,6 +174,41 @@ fn what_the_living_primary_has_put_in_vain_is_deleted() {
     assert_eq!(primary.collect().unwrap(), in_vain.len() as u64);
     assert!(!in_vain.iter().any(|name| place.has(name)));
     let report = remote.verify().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// The object of a journal names ranges of two chunk files. One of them is stored, and the other one is not.
+#[test]
+fn a_range_whose_journal_object_was_not_made_is_deleted() {
+    let mut place = Place::new(85);
+    let (remote, store) = place.remote();
+    let remote = remote.ack(Ack::Local).patience(Duration::ZERO);
+    let primary = remote.take_over("/db").unwrap();
+    let db = opened(&primary);
+    let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let partitions = ["a", "b"].map(|name| db.partition_with(name, options.clone()).unwrap());
+    let mut in_vain = 0;
+    while in_vain < 5 {
+        for partition in &partitions {
+            partition.put_with("k", vec![7; 100_000], Durability::Sync).unwrap();
+        }
+        let before = place.names("part/");
+        store.fails_one_of.store(2, Ordering::Relaxed);
+        let failed = primary.ship();
+        store.fails_one_of.store(0, Ordering::Relaxed);
+        primary.ship().unwrap();
+        if failed.is_err() {
+            // Each of the two ranges is put once more, if the object was not made.
+            in_vain += place.names("part/").len() - before.len() - 2;
+        }
+    }
+    primary.collect().unwrap();
+    let stored = place.names("part/").len();
+    place.objects.advance(HOUR);
+    // Also those whose put had no effect.
+    assert!(primary.collect().unwrap() >= in_vain as u64);
+    assert_eq!(place.names("part/").len(), stored - in_vain);
+    let report = place.remote().0.verify().unwrap();
     assert!(report.is_sound(), "{report:?}");
 }
 

@@ -95,7 +95,8 @@ impl Scene {
         reader.store.die_in(0);
         drop(opened);
         let claimant = first.remote.status().unwrap().claimant;
-        let orphan = format!("table/00000000000000ff-00000001.sst/{:016x}-{:016x}", 0, 9);
+        let orphan =
+            format!("table/00000000000000ff-00000001.sst/{:016x}-{:016x}-{:016x}", 0, 9, 1);
         objects.lock().insert(format!("{orphan}-{claimant:032x}"), vec![1; 9].into());
         objects.lock().insert("probe/0123".to_owned(), vec![1].into());
         drop((primary, db));

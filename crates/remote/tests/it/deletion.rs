@@ -329,8 +329,10 @@ fn what_a_dead_claimant_has_put_in_vain_is_deleted() {
     let (first, db) = place.primary();
     write(&db, &first, 3);
     let claimant = place.remote().0.status().unwrap().claimant;
-    let orphan =
-        format!("table/00000000000000ff-00000001.sst/{:016x}-{:016x}-{claimant:032x}", 0, 9);
+    let orphan = format!(
+        "table/00000000000000ff-00000001.sst/{:016x}-{:016x}-{:016x}-{claimant:032x}",
+        0, 9, 1
+    );
     place.objects.lock().insert(orphan.clone(), vec![1; 9].into());
     place.objects.lock().insert("probe/0123".to_owned(), vec![1].into());
     for _ in 0..2 {
