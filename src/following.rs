@@ -23,7 +23,8 @@ impl Db {
     /// have open for writing. Each read chooses its consistency level.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no database;
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no database
+    /// ([`Error::is_missing`](crate::Error::is_missing) is true then);
     /// corruption of the manifest; the errors of the file system.
     ///
     /// # Cost

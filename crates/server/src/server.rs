@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use siltstone::Result;
 use siltstone::secondary::Secondary;
-use siltstone::{Error, ErrorKind, Result};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -142,17 +142,13 @@ fn acceptor(_: &Options) -> Result<Option<Acceptor>> {
 /// The time between two looks for a database.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Returns whether a reader has found no database, or no folder. Only this passes by a wait.
-fn is_absent(error: &Error) -> bool {
-    error.is_missing() || error.kind() == ErrorKind::InvalidArgument
-}
-
 /// Opens a reader, once there is a database or the start may wait no longer.
 fn follower(runtime: &Runtime, place: &Place, options: &Options) -> Result<Secondary> {
     let until = options.clock.now().saturating_add(options.start_wait);
     loop {
         match place.reader() {
-            Err(error) if is_absent(&error) && options.clock.now() < until => {
+            // No folder, or no database in it: only this passes by a wait.
+            Err(error) if error.is_missing() && options.clock.now() < until => {
                 runtime.block_on(async { tokio::time::sleep(LOOK).await });
             }
             opened => return opened,
@@ -193,24 +189,15 @@ async fn clean(shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::path::Path;
-
     use super::*;
 
+    /// A start waits for them, and for no other error.
     #[test]
-    fn a_start_waits_for_a_database_that_is_absent_alone() {
-        for (kind, waits) in [
-            (io::ErrorKind::NotFound, true),
-            (io::ErrorKind::PermissionDenied, false),
-            (io::ErrorKind::Other, false),
-        ] {
-            assert_eq!(
-                is_absent(&Error::io("open", Path::new("db"), kind.into())),
-                waits,
-                "{kind}"
-            );
+    fn a_folder_or_database_that_is_absent_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().to_owned(), folder.path().join("db")] {
+            let absent = Place::folder(&path).reader().map(drop).unwrap_err();
+            assert!(absent.is_missing(), "{absent}");
         }
-        assert!(is_absent(&Error::new(ErrorKind::InvalidArgument, "there is no database in db")));
     }
 }

@@ -123,7 +123,9 @@ fn read_manifest(
             Ok(None) if empty + 1 < EMPTY_ATTEMPTS => empty += 1,
             Ok(None) => {
                 let message = format!("there is no database in {}", dir.display());
-                return Err(Error::new(ErrorKind::InvalidArgument, message));
+                let missing = std::io::ErrorKind::NotFound.into();
+                let source = Error::io("find a manifest in", dir, missing);
+                return Err(Error::because(ErrorKind::InvalidArgument, message, source));
             }
             // A listing may be older than the files that are read.
             Err(error) => retries.again(error)?,
