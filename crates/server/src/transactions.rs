@@ -20,6 +20,7 @@ use crate::reads::{Read, read};
 use crate::reply::Reply;
 use crate::session::{Queued, Session};
 use crate::shards::keys::{Keys, keys_of};
+use crate::shards::record::Record;
 use crate::shared::Shared;
 use crate::strings::too_large;
 use crate::view::{Source, View};
@@ -104,20 +105,24 @@ fn commit(
         if let Some(turn) = &turn {
             let record = turn.record();
             Keys::Queued(queue, &session.watched).check(&record)?;
-            // A watched slot may have gone and come back, and its key may have changed meanwhile.
-            let mut seen =
-                session.watched.iter().map(|it| Commit { seq: it.seen, epoch: it.epoch });
-            if !seen.all(|seen| record.is_whole_at(seen)) {
+            if !is_whole_since(&record, session) {
                 return Ok(Reply::NilArray);
             }
         }
         primary.begin_strong(Patience::MayWait)?;
         let mut transaction = watching(primary, session)?;
         let done = replies(shared, session, primary, &mut transaction, partition.as_ref(), queue);
-        if done.as_ref().is_err_and(Failure::is_refusal) {
-            primary.confirm(Some(shared.options.wait))?;
-        }
-        let replies = done?;
+        let replies = match done {
+            Ok(replies) => replies,
+            Err(failure) => {
+                // Moves of slots do not wait for a call of the bucket.
+                drop(turn);
+                if failure.is_refusal() {
+                    primary.confirm(Some(shared.options.wait))?;
+                }
+                return Err(failure);
+            }
+        };
         let is_empty = transaction.is_empty();
         let committed = transaction.commit(Durability::Os);
         if let Some(turn) = turn {
@@ -137,16 +142,26 @@ fn commit(
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             Err(error) => return Err(error.into()),
         }
-        if !session.watched.is_empty() {
-            let unchanged = watching(primary, session)?.commit(Durability::Os);
-            match unchanged {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Conflict => return Ok(Reply::NilArray),
-                Err(error) => return Err(error.into()),
-            }
+        if !session.watched.is_empty() && has_changed(primary, session)? {
+            return Ok(Reply::NilArray);
         }
         attempt += 1;
         pause(attempt);
+    }
+}
+
+/// A watched slot may have gone and come back, and its key may have changed meanwhile.
+fn is_whole_since(record: &Record, session: &Session) -> bool {
+    let mut seen = session.watched.iter().map(|it| Commit { seq: it.seen, epoch: it.epoch });
+    seen.all(|seen| record.is_whole_at(seen))
+}
+
+/// Returns whether a watched key has changed.
+fn has_changed(primary: &Primary, session: &Session) -> Result<bool, Failure> {
+    match watching(primary, session)?.commit(Durability::Os) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::Conflict => Ok(true),
+        Err(error) => Err(error.into()),
     }
 }
 
