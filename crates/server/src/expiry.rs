@@ -151,21 +151,40 @@ fn due(
 fn timed(db: &Db) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for name in db.partition_names() {
-        if is_timed(&db.open_partition(&name)?.filters()) {
+        let partition = match db.open_partition(&name) {
+            // It needs a hook of another program. Commands on it are refused, and those on others are not.
+            Err(error) if error.kind() == ErrorKind::Unsupported => continue,
+            opened => opened?,
+        };
+        if is_timed(&partition.filters()) {
             names.insert(name);
         }
     }
     Ok(names)
 }
 
+/// Refuses partitions whose entries expire, and that are to have large values.
+fn check_large(expiring: &BTreeSet<String>, large: &[String]) -> Result<()> {
+    let Some(name) = large.iter().find(|name| expiring.contains(*name)) else { return Ok(()) };
+    let text = format!("the entries of partition {name:?} expire, and cannot be large");
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}
+
 /// Gives the rule to the partitions of the options and of the notes that do not have it, and returns all that have it.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for one that has entries without times, large values, or filters of a program.
-pub(crate) fn attach(db: &Db, notes: &Partition, expiring: &Expiring) -> Result<BTreeSet<String>> {
+/// [`ErrorKind::InvalidArgument`] for one that has entries without times, large values, or filters of a program; and for
+/// one that is among `large`, which get large values next.
+pub(crate) fn attach(
+    db: &Db,
+    notes: &Partition,
+    expiring: &Expiring,
+    large: &[String],
+) -> Result<BTreeSet<String>> {
     let noted = noted(notes)?;
     let mut all = timed(db)?;
     all.extend(expiring.names.iter().chain(&noted).cloned());
+    check_large(&all, large)?;
     let mut changes = Vec::new();
     for name in &all {
         let options = due(db, name, expiring, noted.contains(name))?;
@@ -195,16 +214,21 @@ fn newest<T>(
     partition.read_again(&newest, look).map(Some)
 }
 
-/// Refuses what [`attach`], or the begin of partitions with large values, would refuse, as far as a reader knows, so that
-/// it takes nothing over in vain.
+/// Refuses what [`attach`] would refuse, as far as a reader knows, so that it takes nothing over in vain. The partitions of
+/// the notes count before a takeover: until then a reader serves all others.
 pub(crate) fn check_reader(
     secondary: &Secondary,
     expiring: &Expiring,
     large: &[String],
+    takes_over: bool,
 ) -> Result<()> {
-    // A look at the notes may ask a bucket: only for a name.
-    let noted = if expiring.names.is_empty() { None } else { newest(secondary, NOTES, noted)? };
-    for name in &expiring.names {
+    // A look may ask a bucket.
+    let asks = takes_over || !expiring.names.is_empty();
+    let noted =
+        if asks { newest(secondary, NOTES, noted)?.unwrap_or_default() } else { BTreeSet::new() };
+    let mut names = expiring.names.clone();
+    names.extend(noted.iter().filter(|_| takes_over).cloned());
+    for name in &names {
         newest(secondary, name, |reading| {
             let filters = reading.filters();
             if is_timed(&filters) {
@@ -214,7 +238,7 @@ pub(crate) fn check_reader(
                 name,
                 filters: &filters,
                 has_large_values: reading.point()?.value_store().is_some(),
-                is_noted: noted.as_ref().is_some_and(|noted| noted.contains(name)),
+                is_noted: noted.contains(name),
                 is_confirmed: expiring.confirmed.contains(name),
             };
             candidate.check(&reading.clone().with_expired())
@@ -222,11 +246,10 @@ pub(crate) fn check_reader(
     }
     for name in large {
         if newest(secondary, name, |reading| Ok(is_timed(&reading.filters())))? == Some(true) {
-            let text = format!("the entries of partition {name:?} expire, and cannot be large");
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
+            names.insert(name.clone());
         }
     }
-    Ok(())
+    check_large(&names, large)
 }
 
 #[cfg(test)]

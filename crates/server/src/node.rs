@@ -114,7 +114,6 @@ impl Node {
             let secondary = place.reader()?;
             return Node::following(place, secondary, options);
         }
-        options.check()?;
         let NodeOptions { address, expiring, large, shard } = &options;
         let primary =
             begin(place.primary()?, address.as_deref(), expiring, large, shard.as_deref())?;
@@ -127,8 +126,7 @@ impl Node {
         secondary: Secondary,
         options: NodeOptions,
     ) -> Result<Node> {
-        options.check()?;
-        expiry::check_reader(&secondary, &options.expiring, &options.large)?;
+        expiry::check_reader(&secondary, &options.expiring, &options.large, false)?;
         let reader = Reader::new(secondary, options.shard.clone());
         Ok(Node::new(place, Role::Reader(reader), options))
     }
@@ -173,7 +171,7 @@ impl Node {
         }
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
-        expiry::check_reader(&reader.secondary, &self.expiring, &self.large)?;
+        expiry::check_reader(&reader.secondary, &self.expiring, &self.large, true)?;
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
         let begun = opened.and_then(|open| {
@@ -276,7 +274,7 @@ fn begin(
     let OpenPrimary { db, shipping } = open;
     let notes = db.partition(NOTES)?;
     let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
-    let expiring = expiry::attach(&db, &notes, expiring)?;
+    let expiring = expiry::attach(&db, &notes, expiring, large)?;
     large.iter().try_for_each(|name| set_up_large(&db, name))?;
     let noted = notes.get(ADDRESS)?;
     if let Some(address) = address.filter(|it| noted.as_deref() != Some(it.as_bytes())) {

@@ -5,7 +5,7 @@
 //! Invariants:
 //! 1. A command that changes a key because of its value requires, at its commit, that the value is still that one.
 //! 2. In a partition with expiry a stored value begins with the time of its expiry in milliseconds since 1970, 8 bytes
-//!    big-endian, 0 for never (the rule of `node.rs`). No read of the engine returns it from this time on.
+//!    big-endian, 0 for never (the rule of `expiry.rs`). No read of the engine returns it from this time on.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -4,9 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use largeval::LargeValues;
+use lsm_core::hooks::{StoreContext, StoreSection, ValueStore, ValueStoreFactory};
 use server::{Options, Place, Role, Server};
 use siltstone::stream::{StreamExport, StreamImport};
-use siltstone::{Db, ErrorKind, LargeValueOptions, PartitionOptions, TimeUnit, TtlFilter, TtlRule};
+use siltstone::{Db, Error, ErrorKind, Hooks, LargeValueOptions, PartitionOptions, Result};
+use siltstone::{TimeUnit, TtlFilter, TtlRule};
 
 use crate::client::{Client, options, primary, reader};
 use crate::commands::check;
@@ -19,11 +22,14 @@ fn start(folder: &Path, role: Role, options: Options) -> Server {
     Server::start(Place::folder(folder), role, options).unwrap()
 }
 
+fn start_error(folder: &Path, role: Role, options: Options) -> Error {
+    let started = Server::start(Place::folder(folder), role, options);
+    started.map(drop).expect_err("the options do not fit the database")
+}
+
 /// The error of a start, which names the partition.
 fn refused(folder: &Path, role: Role, options: Options) -> String {
-    let Err(error) = Server::start(Place::folder(folder), role, options) else {
-        panic!("the partition has entries without times")
-    };
+    let error = start_error(folder, role, options);
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert!(error.to_string().contains("\"users\" has entries without times"), "{error}");
     error.to_string()
@@ -98,10 +104,7 @@ fn a_partition_keeps_what_a_program_has_set() {
     let above = LargeValueOptions::default().threshold_bytes(1 << 20);
     db.partition_with("large", own.large_values(above)).unwrap();
     db.close().unwrap();
-    let place = Place::folder(folder.path());
-    let Err(error) = Server::start(place, Role::Primary, expiring("users")) else {
-        panic!("its filter would end")
-    };
+    let error = start_error(folder.path(), Role::Primary, expiring("users"));
     assert!(error.to_string().contains("has the filter \"ttl\" of another program"), "{error}");
     let large_values = vec!["small".to_owned(), "large".to_owned()];
     start(folder.path(), Role::Primary, Options { large_values, ..options() }).stop().unwrap();
@@ -119,9 +122,7 @@ fn the_notes_are_of_the_server() {
     for options in
         [expiring("scid"), Options { large_values: vec!["scid".to_owned()], ..options() }]
     {
-        let Err(error) = Server::start(Place::folder(folder.path()), Role::Primary, options) else {
-            panic!("the partition is that of the server")
-        };
+        let error = start_error(folder.path(), Role::Primary, options);
         assert!(error.to_string().contains("\"scid\" is that of the server"), "{error}");
     }
     let server = primary(folder.path());
@@ -159,6 +160,78 @@ fn a_noted_partition_that_another_program_made_again_is_refused() {
     db.partition("scid").unwrap().delete("expires/users").unwrap();
     db.close().unwrap();
     primary(folder.path()).stop().unwrap();
+}
+
+/// The program goes on: a takeover would leave no one who writes.
+#[test]
+fn a_reader_takes_nothing_over_for_a_noted_partition_that_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    start(folder.path(), Role::Primary, expiring("users")).stop().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    db.drop_partition("users").unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("alice", VALUE).unwrap();
+    let reader = reader(folder.path());
+    let text = Client::new(&reader).text("SCID.PROMOTE");
+    assert!(text.starts_with('-') && text.contains("expires/users"), "{text}");
+    users.put("bob", VALUE).unwrap();
+    reader.stop().unwrap();
+}
+
+#[test]
+fn a_partition_that_expires_and_is_to_be_large_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let rule = TtlFilter::stored(&TtlRule::in_value(0).unit(TimeUnit::Millis));
+    db.partition_with("users", PartitionOptions::new().filter(Arc::new(rule))).unwrap();
+    db.close().unwrap();
+    let large = Options { large_values: vec!["users".to_owned()], ..options() };
+    let error = start_error(folder.path(), Role::Primary, large);
+    assert!(error.to_string().contains("\"users\" expire, and cannot be large"), "{error}");
+    let db = Db::open(folder.path()).unwrap();
+    assert_eq!(db.partition("scid").unwrap().iter().count(), 0);
+}
+
+/// A value store of another program.
+struct Foreign(LargeValues);
+
+impl ValueStoreFactory for Foreign {
+    fn name(&self) -> &'static str {
+        "foreign"
+    }
+
+    fn threshold_bytes(&self) -> u64 {
+        self.0.threshold_bytes()
+    }
+
+    fn open(
+        &self,
+        context: StoreContext,
+        sections: &[StoreSection],
+    ) -> Result<Arc<dyn ValueStore>> {
+        self.0.open(context, sections)
+    }
+}
+
+#[test]
+fn a_partition_of_another_program_that_cannot_be_opened_stops_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let store = Foreign(LargeValues::new(LargeValueOptions::new()).unwrap());
+    let hooks = Hooks::new().value_store(Arc::new(store));
+    db.partition_with("media", PartitionOptions::new().hooks(hooks))
+        .unwrap()
+        .put("a", "b")
+        .unwrap();
+    db.close().unwrap();
+    let server = start(folder.path(), Role::Primary, expiring("users"));
+    let mut client = Client::new(&server);
+    check(&mut client, &[("SET a 2", "OK"), ("SELECT users", "OK"), ("SET a x EX 1000", "OK")]);
+    let refusal = client.text("SELECT media");
+    assert!(refusal.contains("foreign") || client.text("GET a").contains("foreign"), "{refusal}");
+    server.stop().unwrap();
+    let error = start_error(folder.path(), Role::Primary, expiring("media"));
+    assert!(error.to_string().contains("foreign"), "{error}");
 }
 
 /// It knows the partition from before, and follows nothing by itself.
@@ -274,16 +347,11 @@ fn an_empty_partition_with_large_values_is_refused_before_anything_is_written() 
     let folder = tempfile::tempdir().unwrap();
     let large = Options { large_values: vec!["users".to_owned()], ..options() };
     let old = start(folder.path(), Role::Primary, large);
-    let place = Place::folder(folder.path());
-    let Err(error) = Server::start(place.clone(), Role::Reader, expiring("users")) else {
-        panic!("its promotion would leave no primary")
-    };
+    let error = start_error(folder.path(), Role::Reader, expiring("users"));
     assert!(error.to_string().contains("\"users\" has large values"), "{error}");
     check(&mut Client::new(&old), &[("SET a 2", "OK")]);
     old.stop().unwrap();
-    let Err(error) = Server::start(place, Role::Primary, expiring("users")) else {
-        panic!("its values cannot be both")
-    };
+    let error = start_error(folder.path(), Role::Primary, expiring("users"));
     assert!(error.to_string().contains("\"users\" has large values"), "{error}");
     primary(folder.path()).stop().unwrap();
 }
@@ -294,9 +362,7 @@ fn a_reader_takes_nothing_over_for_large_values_that_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let old = start(folder.path(), Role::Primary, expiring("users"));
     let large = Options { large_values: vec!["users".to_owned()], ..options() };
-    let Err(error) = Server::start(Place::folder(folder.path()), Role::Reader, large) else {
-        panic!("its promotion would leave no primary")
-    };
+    let error = start_error(folder.path(), Role::Reader, large);
     assert!(error.to_string().contains("\"users\" expire, and cannot be large"), "{error}");
     old.stop().unwrap();
 }
