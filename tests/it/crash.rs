@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs};
+#[cfg(feature = "zstd")]
+use siltstone::Compression;
 use siltstone::Resources;
 use testkit::Rng;
 
@@ -118,15 +120,17 @@ fn run_script(
 ) -> Result<(), String> {
     let mut simulation = Simulation::new(variant, MemFs::new(), WriteRecord::default(), rng.fork());
     let record = simulation.record.clone();
+    // Documents take megabytes.
+    let outcomes = if variant.documents > 0 { one_outcome } else { all_outcomes };
     let images = take_images(
         &simulation.fs,
         &simulation.mem,
-        all_outcomes,
+        outcomes,
         move || record.lock().unwrap().position(),
         rng.fork(),
     );
     run_deeds(variant, &mut simulation, rng, steps)?;
-    for outcome in all_outcomes(rng) {
+    for outcome in outcomes(rng) {
         let last = image(
             &simulation.mem,
             "after the last op",
@@ -137,7 +141,7 @@ fn run_script(
         images.lock().unwrap().push(last);
     }
     simulation.fs.clear_observer();
-    counts.add(&simulation.passed);
+    counts.passed.lock().unwrap().add(&simulation.passed);
     let images = std::mem::take(&mut *images.lock().unwrap());
     for (at, image) in images.iter().enumerate() {
         let again = at as u64 % CUT_AGAIN == rng.below(CUT_AGAIN);
@@ -272,19 +276,6 @@ fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), St
     Ok(())
 }
 
-impl Counts {
-    fn add(&self, more: &Passed) {
-        let mut passed = self.passed.lock().unwrap();
-        passed.flushes += more.flushes;
-        passed.compactions += more.compactions;
-        passed.moves += more.moves;
-        passed.with_ranges += more.with_ranges;
-        passed.with_ranges_and_snapshot += more.with_ranges_and_snapshot;
-        passed.wal_segments_most = passed.wal_segments_most.max(more.wal_segments_most);
-        passed.tables_most = passed.tables_most.max(more.tables_most);
-    }
-}
-
 /// Runs `job` for each variant and each number below `repeats`, on two threads.
 pub fn for_each_variant(
     repeats: u64,
@@ -309,6 +300,12 @@ pub fn for_each_variant(
             let are_mapped = (number as u64 / 2 + repeat).is_multiple_of(2);
             let mut variant = variants[number].clone();
             variant.options = variant.options.wal_mapped(is_mapped).tables_mapped(are_mapped);
+            // Each variant in turns with and without, if it runs more than once.
+            #[cfg(feature = "zstd")]
+            if is_mapped {
+                let with_zstd = variant.partition_options.compression(Compression::Zstd);
+                variant.partition_options = with_zstd;
+            }
             if only.as_ref().is_some_and(|only| only != variant.name) {
                 continue;
             }
@@ -397,6 +394,29 @@ fn every_power_cut_of_a_store_that_shares_resources_leaves_a_prefix_that_accepts
     println!("{images} images, {in_recovery} more while recovering, SEED={seed}");
     if std::env::var("VARIANT").is_err() {
         assert!(images >= 2_000 && in_recovery >= 500, "too few: {images}, {in_recovery}");
+    }
+}
+
+/// The same with tables that have a dictionary of zstd, which compactions train.
+#[test]
+#[cfg(feature = "zstd")]
+fn every_power_cut_of_a_store_with_dictionaries_leaves_a_prefix_that_accepts_writes() {
+    let counts = Counts::default();
+    let seed = seed_or(20_261_131);
+    for_each_variant(1, seed, |variant, rng| match variant.name {
+        "compactions" | "ranges" => {
+            run_script(&variant.with_dictionaries(), STEPS_FEW, rng, &counts)
+        }
+        _ => Ok(()),
+    });
+    let images = counts.images.load(Ordering::Relaxed);
+    let passed = *counts.passed.lock().unwrap();
+    println!("{images} images, {passed:?}, SEED={seed}");
+    if std::env::var("VARIANT").is_err() {
+        // Each of both variants begins with one.
+        assert!(images >= 100 && passed.compactions >= 2, "too few: {images}, {passed:?}");
+        // A dictionary that is ready for use takes 44 KiB.
+        assert!(passed.open_table_bytes_most > 40 << 10, "no dictionary: {passed:?}");
     }
 }
 

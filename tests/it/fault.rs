@@ -358,6 +358,23 @@ fn every_fault_of_a_store_that_shares_resources_is_its_own() {
     assert!(count > 50 || std::env::var("VARIANT").is_ok(), "{count}");
 }
 
+/// The same with tables that have a dictionary of zstd.
+#[test]
+#[cfg(feature = "zstd")]
+fn every_fault_of_a_store_with_dictionaries_is_reported_and_the_store_recovers() {
+    let count = AtomicU64::new(0);
+    for_each_variant(1, seed_or(14), |variant, rng| match variant.name {
+        "compactions" => {
+            let variant = with_faults(&variant.with_dictionaries());
+            run_some_faults(&variant, rng.next_u64(), 5, &count)
+        }
+        _ => Ok(()),
+    });
+    let count = count.load(Ordering::Relaxed);
+    println!("{count} faults");
+    assert!(count > 50 || std::env::var("VARIANT").is_ok(), "{count}");
+}
+
 #[test]
 fn a_full_disk_stops_writes_until_there_is_space_again() {
     let seed = seed_or(5);

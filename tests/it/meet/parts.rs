@@ -7,8 +7,8 @@ use std::time::Duration;
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Job};
 use siltstone::operators::AppendOperator;
 use siltstone::{
-    CompactionStyle, Hooks, LargeValueOptions, MetaHiveOptions, PartitionOptions, PrefixExtractor,
-    Result, TimeWidth, TtlFilter, TtlRule,
+    CompactionStyle, Compression, Hooks, LargeValueOptions, MetaHiveOptions, PartitionOptions,
+    PrefixExtractor, Result, TimeWidth, TtlFilter, TtlRule,
 };
 use testkit::model::{Contents, Model, Op, State, Step};
 
@@ -49,8 +49,9 @@ impl CompactionFilterFactory for Watcher {
 }
 
 /// The options of a partition.
-pub fn options(name: &str, settings: PartSettings) -> PartitionOptions {
+pub fn options(name: &str, settings: PartSettings, compression: Compression) -> PartitionOptions {
     let mut options = PartitionOptions::new()
+        .compression(compression)
         .block_bytes(256)
         .table_bytes(1 << 10)
         .level0_tables(2)
@@ -71,7 +72,10 @@ pub fn options(name: &str, settings: PartSettings) -> PartitionOptions {
     }
     if let Some(is_on) = settings.large {
         let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
-        let large = large.chunk_bytes(4 << 10).garbage_permille(100);
+        let mut large = large.chunk_bytes(4 << 10).garbage_permille(100);
+        if compression == Compression::Zstd {
+            large = large.compression(compression);
+        }
         options = options.large_values(if is_on { large } else { LargeValueOptions::off() });
     }
     if settings.metahive {

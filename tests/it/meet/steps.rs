@@ -6,7 +6,7 @@ use siltstone::{Durability, ErrorKind};
 use testkit::Rng;
 use testkit::model::{Op, Step};
 
-use super::parts::{EXPIRING, FIFO, ORDINARY, PartSettings, expiring_value, options};
+use super::parts::{EXPIRING, FIFO, ORDINARY, PartSettings, expiring_value};
 use super::table::Feature;
 use super::world::{HeldSnapshot, Outcome, World, check, check_state};
 
@@ -113,7 +113,7 @@ impl World {
     }
 
     fn create(&mut self, name: &'static str, settings: PartSettings) -> Outcome {
-        let options = options(name, settings);
+        let options = self.part_options(name, settings);
         self.parts.insert(name, settings);
         self.change(Step::Create(name.to_owned()), |db| db.partition_with(name, options).map(drop))
     }
@@ -293,7 +293,7 @@ impl World {
     fn set(&mut self, name: &str, change: impl FnOnce(&mut PartSettings)) -> Outcome {
         let mut settings = self.settings(name);
         change(&mut settings);
-        self.db().partition_with(name, options(name, settings))?;
+        self.db().partition_with(name, self.part_options(name, settings))?;
         let name = ORDINARY.into_iter().find(|it| *it == name).expect("it is an ordinary one");
         self.parts.insert(name, settings);
         Ok(())

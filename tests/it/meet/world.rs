@@ -11,8 +11,8 @@ use encryption::KeyRing;
 use lsm_core::fs::{FaultFs, Fs, MemFs};
 use remote::{Primary, Remote};
 use siltstone::{
-    BackgroundMode, Builder, Commit, Db, Durability, Error, Options, Partition, ResourceOptions,
-    Resources, SeqNo, Snapshot,
+    BackgroundMode, Builder, Commit, Compression, Db, Durability, Error, Options, Partition,
+    PartitionOptions, ResourceOptions, Resources, SeqNo, Snapshot,
 };
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, State, Step};
@@ -48,12 +48,26 @@ pub fn check(is_right: bool, what: impl FnOnce() -> String) -> Outcome {
     if is_right { Ok(()) } else { Err(Trouble::Wrong(what())) }
 }
 
+/// One of the compressions of this build.
+#[cfg(feature = "zstd")]
+fn drawn_compression(rng: &mut Rng) -> Compression {
+    *rng.pick(&[Compression::Lz4, Compression::Zstd])
+}
+
+/// The compression of this build.
+#[cfg(not(feature = "zstd"))]
+fn drawn_compression(_: &mut Rng) -> Compression {
+    Compression::Lz4
+}
+
 /// The environment of a store for all of a run.
 #[derive(Clone)]
 pub struct Around {
     pub keys: Option<KeyRing>,
     pub resources: Option<Resources>,
     pub bucket: Option<Bucket>,
+    /// Of tables; of large values if it is zstd.
+    pub compression: Compression,
     pub clock: ManualClock,
     pub options: Options,
 }
@@ -76,6 +90,7 @@ impl Around {
             keys: rng.chance(1, 2).then(store::keys),
             resources: resources.map(|it| it.expect("the limits are in their ranges")),
             bucket: rng.chance(1, 2).then(Bucket::default),
+            compression: drawn_compression(rng),
             clock: ManualClock::default(),
             options,
         }
@@ -289,8 +304,13 @@ impl World {
         self.record().model.create("default");
         self.open()?;
         self.db()
-            .partition_with("default", super::parts::options("default", PartSettings::default()))?;
+            .partition_with("default", self.part_options("default", PartSettings::default()))?;
         Ok(())
+    }
+
+    /// The options of a partition in this run.
+    pub fn part_options(&self, name: &str, settings: PartSettings) -> PartitionOptions {
+        super::parts::options(name, settings, self.around.compression)
     }
 
     /// Drops the store as a process does that ends without a word.

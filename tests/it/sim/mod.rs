@@ -7,7 +7,9 @@
 //! it has returned (the acknowledged operation), so that at every operation of the file system in
 //! between it describes what a power cut may leave.
 
+mod documents;
 pub mod oracle;
+mod passed;
 pub mod script;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +22,9 @@ use siltstone::{Builder, Db, Durability, Error, Partition, Result, SeqNo, Snapsh
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
+use documents::Words;
 use oracle::Seen;
+pub use passed::Passed;
 use script::{ScriptStep, UNLOGGED, Variant};
 
 use crate::neighbour::Neighbour;
@@ -151,19 +155,6 @@ impl WriteRecord {
     }
 }
 
-/// The events of a script, for tests that check that it passed certain places.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
-    pub flushes: u64,
-    pub compactions: u64,
-    pub moves: u64,
-    pub wal_segments_most: u64,
-    pub tables_most: u64,
-    /// Flushes after which the manifest had deleted ranges, and those of them with a snapshot held.
-    pub with_ranges: u64,
-    pub with_ranges_and_snapshot: u64,
-}
-
 /// A store, its storage and the record of its writes.
 pub struct Simulation {
     pub mem: MemFs,
@@ -177,11 +168,13 @@ pub struct Simulation {
     neighbour: Option<Neighbour>,
     rng: Rng,
     values: u64,
+    words: Option<Words>,
 }
 
 impl Simulation {
     /// A simulation before its first step.
-    pub fn new(variant: &Variant, mem: MemFs, record: WriteRecord, rng: Rng) -> Simulation {
+    pub fn new(variant: &Variant, mem: MemFs, record: WriteRecord, mut rng: Rng) -> Simulation {
+        let words = (variant.documents > 0).then(|| Words::draw(&mut rng));
         Simulation {
             fs: FaultFs::over_mem(mem.clone()),
             mem,
@@ -193,6 +186,7 @@ impl Simulation {
             neighbour: variant.resources.as_ref().map(Neighbour::new),
             rng,
             values: 0,
+            words,
         }
     }
 
@@ -225,7 +219,7 @@ impl Simulation {
         if self.variant.has_unlogged {
             self.create(UNLOGGED)?;
         }
-        Ok(())
+        if self.variant.documents > 0 { documents::write(self) } else { Ok(()) }
     }
 
     /// Closes the store and drops it.
@@ -251,10 +245,7 @@ impl Simulation {
             }
             drop(record);
             let stats = db.stats();
-            let tables = stats.partitions.iter().flat_map(|p| &p.levels);
-            let passed = &mut self.passed;
-            passed.tables_most = passed.tables_most.max(tables.map(|l| l.table_count).sum());
-            passed.wal_segments_most = passed.wal_segments_most.max(stats.wal_segment_count);
+            self.passed.note(&stats);
         }
         result
     }
@@ -457,8 +448,10 @@ impl Simulation {
     fn value(&mut self, bytes: usize) -> Value {
         self.values += 1;
         let mut value = format!("{}:", self.values).into_bytes();
-        let filler = self.rng.bytes(bytes);
-        value.extend_from_slice(&filler);
+        match &self.words {
+            Some(words) => words.fill(&mut self.rng, bytes, &mut value),
+            None => value.extend_from_slice(&self.rng.bytes(bytes)),
+        }
         value.into()
     }
 }

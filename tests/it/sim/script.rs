@@ -6,10 +6,14 @@
 use std::sync::Arc;
 
 use encryption::KeyRing;
+#[cfg(feature = "zstd")]
+use siltstone::Compression;
 use siltstone::operators::AppendOperator;
 use siltstone::{Options, PartitionOptions, ResourceOptions, Resources};
 use testkit::Rng;
 
+#[cfg(feature = "zstd")]
+use super::documents::DOCUMENTS;
 use crate::store;
 
 /// The partition without a log.
@@ -79,6 +83,8 @@ pub struct Variant {
     pub options: Options,
     pub partition_options: PartitionOptions,
     pub has_unlogged: bool,
+    /// It begins with so many documents that have much in common, for tables with dictionaries.
+    pub documents: u32,
     /// A failed sync or a limit may take a part of the log that is kept.
     pub may_lose_log: bool,
     /// Every file is encrypted by these.
@@ -107,6 +113,19 @@ impl Variant {
         let resources = Some(Resources::new(options).unwrap());
         Variant { resources, ..self.clone() }
     }
+
+    /// The same with tables that are long enough for a dictionary of zstd.
+    #[cfg(feature = "zstd")]
+    pub fn with_dictionaries(&self) -> Variant {
+        let options = self.options.clone().write_buffer_bytes(4 << 20).wal_segment_bytes(1 << 20);
+        let partition_options = self.partition_options.clone().compression(Compression::Zstd);
+        Variant {
+            documents: DOCUMENTS,
+            options: options.wal_bytes_max(16 << 20),
+            partition_options: partition_options.block_bytes(4 << 10).table_bytes(4 << 20),
+            ..self.clone()
+        }
+    }
 }
 
 /// All variants.
@@ -129,6 +148,7 @@ pub fn variants() -> Vec<Variant> {
         options,
         partition_options,
         has_unlogged: false,
+        documents: 0,
         may_lose_log: false,
         keys: None,
         resources: None,

@@ -332,3 +332,23 @@ fn check_expired(at: &Path, now: u32) {
     let left: u64 = lines[1][2].parse().expect("seconds");
     assert!((3000..=3600).contains(&left), "{left}");
 }
+
+/// With the feature `zstd` the partition takes values; without it the command names the feature, and makes none.
+#[test]
+fn zstd_is_a_compression_of_builds_that_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let create = ["partition", "create", "db", "packed", "--compression", "zstd"];
+    if cfg!(feature = "zstd") {
+        let text = printed(at, &create, 0);
+        assert!(text.contains("compression       zstd\n"), "{text}");
+        let value = "sand and silt ".repeat(500);
+        printed(at, &["put", "db", "k", &value, "--partition", "packed"], 0);
+        printed(at, &["compact", "db", "--partition", "packed"], 0);
+        assert_eq!(printed(at, &["get", "db", "k", "--partition", "packed"], 0), value + "\n");
+    } else {
+        refused(at, &create, 1, "this build lacks the feature `zstd`");
+        assert_eq!(printed(at, &["count", "db"], 0), "0\n");
+        refused(at, &["count", "db", "--partition", "packed"], 1, "no partition");
+    }
+}
