@@ -208,6 +208,35 @@ fn large_values_of_a_table_that_goes_are_reclaimed() {
     }
 }
 
+/// Of tables with large values, those that a range covers are read. The others stay where they are, though they overlap.
+#[test]
+fn a_table_that_a_range_covers_goes_without_the_older_ones() {
+    let fs = MemFs::new();
+    let db = builder(&fs).open().unwrap();
+    let options = fifo(8_000, NO_AGE).large_values(LargeValueOptions::new());
+    let events = db.partition_with("events", options).unwrap();
+    put_table(&db, &events, "0", 1000);
+    events.put("z", "last").unwrap();
+    put_table(&db, &events, "a", 1000);
+    put_table(&db, &events, "m", 1000);
+    events.delete_range("m".."n").unwrap();
+    settle(&db);
+    db.flush().unwrap();
+    settle(&db);
+    assert_eq!(keys(&events), ["0", "a", "z"]);
+    assert_eq!(table_count(&db), 2, "{}", db.stats());
+    let level0 = db.stats().partitions.iter().map(|it| it.levels[0].table_count).sum::<u64>();
+    assert_eq!(level0, 2, "nothing is merged: {}", db.stats());
+    for n in 1.. {
+        put_table(&db, &events, &n.to_string(), 1000);
+        if keys(&events)[0] != "0" {
+            break;
+        }
+    }
+    assert!(keys(&events).contains(&"a".to_owned()), "{:?}", keys(&events));
+    db.close().unwrap();
+}
+
 #[test]
 fn copies_secondaries_and_metahive_know_a_fifo() {
     let fs = MemFs::new();

@@ -161,14 +161,13 @@ impl Picker<'_> {
         })
     }
 
+    /// A table alone, in its own level: on level 0, too, where a merge with those that it overlaps would take them out of
+    /// the order of their age, which a FIFO needs.
     fn rewritten_to_nothing(&self) -> Option<Compaction> {
-        let base = Shape::of(self.version).base;
         let mut tables = self.version.tables().filter(|(_, table)| self.is_cleared(table));
         tables.find_map(|(level, table)| {
-            if level == 0 {
-                return self.level0(base, table.meta.range(), Trigger::Cleared);
-            }
-            let run = self.extend(level, std::slice::from_ref(table));
+            let table = std::slice::from_ref(table);
+            let run = if level == 0 { table.to_vec() } else { self.extend(level, table) };
             self.job((level, run), (level, &[]), Trigger::Cleared)
         })
     }
