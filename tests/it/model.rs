@@ -8,10 +8,15 @@
 //! After a power cut the logged partitions must hold a prefix of the commit order that includes
 //! everything that was synced. A partition without a log must hold a prefix of its own writes that
 //! includes everything up to its last flush. The model is then cut to the recovered state.
+//!
+//! Some partitions are a FIFO: the model takes from the store how much of them is gone, and checks that it is the oldest.
 
+mod fifo;
 mod harness;
 mod operation;
 mod oracle;
+
+use std::sync::atomic::Ordering;
 
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 
@@ -33,7 +38,10 @@ fn check(options: &siltstone::Options, around: Surroundings, operations: &[Opera
 
 #[test]
 fn the_store_answers_as_the_model_does() {
-    run(from_env("PROPTEST_CASES", 300), Surroundings::default);
+    let cases = from_env("PROPTEST_CASES", 300);
+    run(cases, Surroundings::default);
+    let removals = fifo::REMOVALS.load(Ordering::Relaxed);
+    assert!(removals > cases / 10, "{removals} times something of a FIFO was gone");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod backups;
 mod erasures;
 mod expiry;
 mod feed;
+mod fifos;
 mod merges;
 mod reads;
 mod surroundings;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::clock::Clock;
 use siltstone::{
-    BackgroundMode, Batch, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
-    PartitionOptions, Range, SeqNo, Slice, Snapshot,
+    BackgroundMode, Batch, Commit, CompactionStyle, Cursor, Db, Durability, ErrorKind, Options,
+    Partition, PartitionOptions, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::model::{Contents, Op, State};
 use testkit::rng::Rng;
@@ -28,6 +29,7 @@ use crate::clock::ManualClock;
 use crate::sim::oracle::check_sound;
 use crate::store;
 
+use super::fifo::Operands;
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
 use backups::HeldBackup;
@@ -86,8 +88,7 @@ pub struct Harness {
     ranges: Vec<HeldRange>,
     seq: SeqNo,
     values: u32,
-    /// The operand of each value that was made by a merge, by key and value.
-    operands: BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>>,
+    operands: Operands,
     incarnations: u32,
     /// The partitions that were dropped.
     drops: u32,
@@ -168,7 +169,8 @@ impl Harness {
     }
 
     fn add_part(&mut self, name: &'static str, options: PartitionOptions) {
-        self.oracle.create(name, options.get_logged());
+        let is_fifo = options.get_compaction_style() != CompactionStyle::Leveled;
+        self.oracle.create(name, options.get_logged(), is_fifo);
         self.incarnations += 1;
         let handle = self.db().partition(name).unwrap();
         assert_eq!(handle.options().stored(), options.stored());
@@ -232,6 +234,7 @@ impl Harness {
             Operation::Reopen(options) => self.reopen(options),
             Operation::Crash(outcome, options) => self.crash(*outcome, options),
         }
+        self.see_fifos();
         self.note_durable();
         self.note_commit();
         // Not after each, so that it also catches up over segments.
@@ -298,7 +301,7 @@ impl Harness {
         assert_eq!(commit.seq, self.db().visible_seq());
         self.seq = commit.seq;
         if !ops.is_empty() {
-            self.oracle.commit(ops, commit.seq);
+            self.oracle.commit(ops, commit.seq, &self.operands);
         }
         if durability == Durability::Sync {
             self.oracle.log_is_synced();
@@ -345,7 +348,8 @@ impl Harness {
             let refused = db.partition_with(name, options.clone()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         }
-        part.options = options.clone().logged(part.options.get_logged());
+        let options = options.clone().logged(part.options.get_logged());
+        part.options = fifos::with_kept_style(options, &part.options);
         let same = db.partition_with(name, part.options.clone()).unwrap();
         assert_eq!(same.options().stored(), part.options.stored());
         assert_eq!(part.handle.options().stored(), part.options.stored());
@@ -360,13 +364,19 @@ impl Harness {
             (stats, &self.parts.iter().find(|part| part.name == stats.name).unwrap().options)
         }) {
             assert_eq!(part.sealed_memtable_count, 0);
-            assert!(part.levels[0].table_count < options.get_level0_tables().into(), "{part:?}");
+            let is_fifo = options.get_compaction_style() != CompactionStyle::Leveled;
+            assert!(
+                is_fifo || part.levels[0].table_count < options.get_level0_tables().into(),
+                "{part:?}"
+            );
             assert_eq!(part.compaction_debt_bytes, 0, "{part:?}");
             assert_eq!(part.pressure_permille, 0, "{part:?}");
         }
         assert_eq!(stats.background_error, None);
         self.dropped = None;
         self.db().wait_idle().unwrap();
+        self.see_fifos();
+        self.check_fifo_limits();
         // A snapshot keeps the files of each partition that was dropped after it, also of one that
         // was created after it.
         let reads_dropped = self.snapshots.iter().any(|held| held.drops < self.drops);
@@ -431,6 +441,7 @@ impl Harness {
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
         self.enter(db);
+        self.see_fifos();
         self.restart_feed(options, false);
         self.check_all();
     }
@@ -449,12 +460,8 @@ impl Harness {
         let db = self.around.open(&self.fs, &self.clock, options, &mut self.random);
         assert!(db.visible_seq() >= self.oracle.synced_seq());
         self.enter(db);
-        let observed = |part: &Part| -> Contents {
-            let entries = part.handle.iter().map(pair);
-            entries.map(|(key, value)| (key, value.into())).collect()
-        };
-        let observed: State =
-            self.parts.iter().map(|part| (part.name.to_owned(), observed(part))).collect();
+        let observed = self.parts.iter().map(|it| (it.name.to_owned(), Harness::observed(it)));
+        let observed: State = observed.collect();
         let expiring = self.parts.iter().filter(|it| self.expiring.contains(&it.incarnation));
         let expiring: Vec<_> = expiring.map(|part| part.name).collect();
         let now = self.now();

@@ -11,7 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use siltstone::operators::AppendOperator;
 use siltstone::{
-    Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions, PrefixExtractor,
+    CompactionStyle, Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
+    PrefixExtractor,
 };
 
 /// Names under which partitions are created.
@@ -263,9 +264,11 @@ fn partition_options(
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
     let bloom = (bloom, prefix_extractor());
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
-    (proptest::bool::weighted(0.7), compression(), bloom, sizes, 2..4u32, hooks).prop_map(
-        |(logged, compression, (bloom, prefix), (block, table, base), level0, hooks)| {
+    let style = (style(), 2..4u32);
+    (proptest::bool::weighted(0.7), compression(), bloom, sizes, style, hooks).prop_map(
+        |(logged, compression, (bloom, prefix), (block, table, base), (style, level0), hooks)| {
             hooks
+                .compaction_style(style)
                 .logged(logged)
                 .compression(compression)
                 .bloom_bits_per_key(bloom)
@@ -277,6 +280,15 @@ fn partition_options(
                 .level_multiplier(2)
         },
     )
+}
+
+/// A FIFO only if the partition is created with it. Its limits may change.
+fn style() -> impl Strategy<Value = CompactionStyle> {
+    let bytes_max = prop_oneof![1 => Just(u64::MAX), 6 => 500..6_000u64];
+    let seconds_max = prop_oneof![2 => Just(u64::MAX), 1 => 5..100u64];
+    let fifo = (bytes_max, seconds_max)
+        .prop_map(|(bytes_max, seconds_max)| CompactionStyle::Fifo { bytes_max, seconds_max });
+    prop_oneof![1 => Just(CompactionStyle::Leveled), 1 => fifo]
 }
 
 /// Some keys have none of these prefixes, some are one, and some share one.

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use siltstone::SeqNo;
 use testkit::model::{Contents, Model, Op, State, Step};
 
+use super::fifo::{FifoLog, Operands};
+
 /// Returns `true` if a value of a partition, by its name, has expired.
 pub type IsExpired<'a> = dyn Fn(&str, &[u8]) -> bool + 'a;
 
@@ -29,12 +31,23 @@ impl Tracked {
         self.durable_steps = self.model.log().len();
     }
 
-    /// Cuts the model to the recovered state, which must be a long enough prefix, of what has not expired.
-    fn cut_to(&mut self, observed: &State, is_expired: &IsExpired<'_>) {
+    /// Cuts the model to the recovered state, which must be a long enough prefix, of what has not expired. Of a partition
+    /// in `fifos`, the oldest commits of that prefix may be gone.
+    fn cut_to(
+        &mut self,
+        mut observed: State,
+        fifos: &mut BTreeMap<String, FifoLog>,
+        is_expired: &IsExpired<'_>,
+    ) {
+        let mut of_fifos = State::new();
+        for name in fifos.keys() {
+            of_fifos.insert(name.clone(), observed.remove(name).unwrap_or_default());
+        }
         let mut seen = Model::new();
         for step in self.model.log() {
             let mut step = step.clone();
             if let Step::Commit(ops) = &mut step {
+                ops.retain(|op| !fifos.contains_key(&op.partition));
                 for op in ops {
                     let Op { partition, value, .. } = op;
                     value.take_if(|value| is_expired(partition, value));
@@ -42,9 +55,18 @@ impl Tracked {
             }
             seen.step(step);
         }
-        let prefix = seen.prefix_equal_to(observed, self.durable_steps);
+        let mut prefix = seen.prefix_equal_to(&observed, self.durable_steps);
+        while let Some(steps) = prefix {
+            let are_cut = fifos.iter_mut().all(|(name, log)| {
+                log.cut_to(&of_fifos[name], steps..=steps, &|value| !is_expired(name, value))
+            });
+            if are_cut {
+                break;
+            }
+            prefix = seen.prefix_equal_to(&observed, steps + 1);
+        }
         if prefix.is_none() {
-            let any = seen.prefix_equal_to(observed, 0);
+            let any = seen.prefix_equal_to(&observed, 0);
             panic!(
                 "what came back is no prefix that holds the first {} of {} steps, {}",
                 self.durable_steps,
@@ -52,8 +74,9 @@ impl Tracked {
                 any.map_or("nor any other".to_owned(), |n| format!("but one that ends at {n}")),
             );
         }
+        observed.append(&mut of_fifos);
         let mut model = Model::new();
-        for (name, contents) in observed {
+        for (name, contents) in &observed {
             model.create(name);
             model.commit(
                 contents
@@ -74,6 +97,8 @@ impl Tracked {
 pub struct Oracle {
     logged: Tracked,
     unlogged: BTreeMap<String, Tracked>,
+    /// Partitions that are a FIFO, with a log or without one. They are in the models above, too, with what is gone.
+    fifos: BTreeMap<String, FifoLog>,
     /// Sequence numbers of logged commits in the store, and the steps up to them.
     commits: Vec<(SeqNo, usize)>,
     /// The last of them for which a sync was requested.
@@ -81,7 +106,10 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    pub fn create(&mut self, name: &str, logged: bool) {
+    pub fn create(&mut self, name: &str, logged: bool, is_fifo: bool) {
+        if is_fifo {
+            self.fifos.entry(name.to_owned()).or_insert_with(FifoLog::new);
+        }
         if logged {
             self.logged.model.create(name);
         } else {
@@ -90,14 +118,20 @@ impl Oracle {
     }
 
     pub fn drop_partition(&mut self, name: &str) {
+        self.fifos.remove(name);
         if self.unlogged.remove(name).is_none() {
             self.logged.model.drop_partition(name);
         }
     }
 
     /// All of `ops` are in logged partitions, or all in partitions without a log.
-    pub fn commit(&mut self, ops: Vec<Op>, seq: SeqNo) {
-        if !self.unlogged.contains_key(&ops[0].partition) {
+    pub fn commit(&mut self, ops: Vec<Op>, seq: SeqNo, operands: &Operands) {
+        let is_logged = !self.unlogged.contains_key(&ops[0].partition);
+        for (name, log) in &mut self.fifos {
+            let model = &self.unlogged.get(name).unwrap_or(&self.logged).model;
+            log.commit(name, model.log().len() + 1, &ops, operands);
+        }
+        if is_logged {
             self.logged.model.commit(ops);
             self.commits.push((seq, self.logged.model.log().len()));
             return;
@@ -113,6 +147,9 @@ impl Oracle {
     }
 
     pub fn contents(&self, name: &str) -> Contents {
+        if let Some(log) = self.fifos.get(name) {
+            return log.contents();
+        }
         self.unlogged.get(name).unwrap_or(&self.logged).contents(name)
     }
 
@@ -152,13 +189,41 @@ impl Oracle {
         self.synced
     }
 
+    /// The histories of a FIFO.
+    pub fn fifo(&self, name: &str) -> Option<&FifoLog> {
+        self.fifos.get(name)
+    }
+
+    /// As [`FifoLog::see`].
+    pub fn see_fifo(
+        &mut self,
+        name: &str,
+        observed: &Contents,
+        is_alive: &dyn Fn(&[u8]) -> bool,
+    ) -> usize {
+        self.fifos.get_mut(name).map_or(0, |log| log.see(observed, is_alive))
+    }
+
     /// Cuts everything to the state after a power cut.
     pub fn cut_to(&mut self, mut observed: State, is_expired: &IsExpired<'_>) {
+        let mut fifos = std::mem::take(&mut self.fifos);
         for (name, tracked) in &mut self.unlogged {
             let contents = observed.remove(name).unwrap_or_default();
-            tracked.cut_to(&State::from([(name.clone(), contents)]), is_expired);
+            if let Some(log) = fifos.get_mut(name) {
+                let steps = tracked.durable_steps..=tracked.model.log().len();
+                let is_cut = log.cut_to(&contents, steps, &|value| !is_expired(name, value));
+                assert!(is_cut, "{name} is no end of a prefix");
+                self.fifos.extend(fifos.remove_entry(name));
+                tracked.model = Model::new();
+                tracked.model.create(name);
+                tracked.all_is_durable();
+                continue;
+            }
+            let state = State::from([(name.clone(), contents)]);
+            tracked.cut_to(state, &mut BTreeMap::new(), is_expired);
         }
-        self.logged.cut_to(&observed, is_expired);
+        self.logged.cut_to(observed, &mut fifos, is_expired);
+        self.fifos.append(&mut fifos);
         self.commits.clear();
     }
 }

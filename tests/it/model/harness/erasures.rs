@@ -87,7 +87,7 @@ impl Harness {
         self.seq = commit.seq;
         ops.extend(ops_after);
         if !ops.is_empty() {
-            self.oracle.commit(ops, commit.seq);
+            self.oracle.commit(ops, commit.seq, &self.operands);
         }
     }
 
