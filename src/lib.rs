@@ -108,7 +108,7 @@
 //! # fn main() -> siltstone::Result<()> {
 //! # let dir = tempfile::tempdir().expect("a temporary folder");
 //! let db = Db::open(dir.path())?;
-//! let refused = db.partition("users")?.put("", "an empty key").expect_err("1 byte at least");
+//! let refused = db.partition("users")?.put([0; 65_535], "a long key").expect_err("65,534 bytes at most");
 //! assert_eq!(refused.kind(), ErrorKind::LimitExceeded);
 //! # Ok(())
 //! # }

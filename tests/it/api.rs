@@ -124,7 +124,6 @@ fn a_limit_takes_its_value_and_refuses_one_past_it() {
     };
     let longest = vec![7; siltstone::limits::USER_KEY_BYTES_MAX];
     refused(p.put(&longest, ""), "batch size");
-    refused(p.put("", "v"), "key is empty");
     refused(p.put([&longest[..], &[0]].concat(), ""), "65534");
     p.put("k", vec![1; 1000]).unwrap();
     refused(p.put("k", vec![1; 1001]), "1000");

@@ -56,7 +56,7 @@ fn a_batch_is_filled_in_place_and_in_a_chain() {
     assert_eq!(keys, [&[0][..], &[1], &[2], &[3], &[4], b"chained"]);
     assert_eq!(q.iter().count(), 5);
     let mut refused = db.batch();
-    refused.of(&p).put("", "an empty key").put("k", "v");
+    refused.of(&p).put(vec![0; 65_535], "a long key").put("k", "v");
     assert_eq!(refused.commit(Durability::Os).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert!(!p.contains("k").unwrap());
 }

@@ -1,21 +1,22 @@
 //! Stores that earlier versions wrote, kept as files, and formats that later versions may write.
 //!
-//! `tests/fixtures/v1/` to `v5/` hold two stores of each format version of the log: one
+//! `tests/fixtures/v1/` to `v6/` hold two stores of each format version of the log: one
 //! that was closed, and one whose writer died. Every later version must open them.
-//! `BLESS_FIXTURE=v5/closed cargo test fixtures_of_every_version` writes the closed one again from
-//! [`write`], and `v5/crashed` the other. Do this only for a format that was never released.
+//! `BLESS_FIXTURE=v6/closed cargo test fixtures_of_every_version` writes the closed one again from
+//! [`write`], and `v6/crashed` the other. Do this only for a format that was never released.
 //! [`expected`] is their content; it must never change.
 //!
 //! In version 2 frames of the manifest have a checksum of their header, and long headers of the log
 //! a short check; the salts of log segments are computed from the segments. In version 3 an
 //! operation of the log may clear a partition, in version 4 delete a range of keys,
-//! in version 5 merge an operand.
+//! in version 5 merge an operand, in version 6 write to the empty key.
 //!
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
 mod backups;
 mod clear;
 mod cuts;
+mod empty_key;
 mod encrypted;
 mod fifo;
 mod flush_beyond_sync;
@@ -53,7 +54,7 @@ const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
 type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 /// The versions that were written; the current one is last.
-const VERSIONS: [&str; 5] = ["v1", "v2", "v3", "v4", "v5"];
+const VERSIONS: [&str; 6] = ["v1", "v2", "v3", "v4", "v5", "v6"];
 
 fn name_of(version: &str, name: &str) -> String {
     format!("{version}/{name}")
@@ -291,8 +292,8 @@ fn a_manifest_of_a_newer_version_or_with_unknown_features_is_refused() {
 
 #[test]
 fn a_segment_of_a_newer_version_or_with_unknown_features_is_refused() {
-    check_refused(FileKind::Wal, "version 6", |bytes| {
-        bytes[8] = 6;
+    check_refused(FileKind::Wal, "version 7", |bytes| {
+        bytes[8] = 7;
         seal(bytes, 120);
     });
     check_refused(FileKind::Wal, "features 0x100", |bytes| {

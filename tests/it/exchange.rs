@@ -226,7 +226,7 @@ enum Step {
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0), Just(0xff), Just(b'a'), any::<u8>()];
     prop_oneof![
-        3 => prop::collection::vec(byte, 1..3),
+        3 => prop::collection::vec(byte, 0..3),
         1 => prop::collection::vec(any::<u8>(), 1..12),
         1 => any::<u8>().prop_map(|byte| [&[b'x'; 60][..], &[byte]].concat()),
     ]

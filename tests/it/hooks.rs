@@ -214,7 +214,8 @@ fn values_stay_in_their_store_until_no_reader_is_left() {
     for n in 0..10u8 {
         p.delete([n]).unwrap();
     }
-    let refused = db.batch().put(&p, "big", vec![1; 200]).put(&p, "", "").commit(Durability::Os);
+    let long = vec![0; siltstone::limits::USER_KEY_BYTES_MAX + 1];
+    let refused = db.batch().put(&p, "big", vec![1; 200]).put(&p, long, "").commit(Durability::Os);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert_eq!(shelf.live(), 20, "a batch that was refused leaves no value");
     p.compact(..).unwrap();

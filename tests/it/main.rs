@@ -22,6 +22,7 @@ mod crash;
 mod delete_range;
 mod disk;
 mod durable;
+mod empty_key;
 mod encrypted;
 mod exchange;
 mod facade;

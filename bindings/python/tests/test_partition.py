@@ -67,6 +67,16 @@ def test_an_empty_value_is_a_value(users: siltstone.Partition) -> None:
         users.put(b"", b"v")
 
 
+def test_the_empty_key_is_a_key(users: siltstone.Partition) -> None:
+    users[b""] = b"v"
+    users[b"a"] = b"w"
+    assert users[b""] == b"v" and b"" in users and users.multi_get([b"", b"b"]) == [b"v", None]
+    assert list(users.scan(start=b"", stop=b"a")) == [(b"", b"v")]
+    assert list(users.keys(prefix=b"")) == [b"", b"a"] and list(users.keys(reverse=True)) == [b"a", b""]
+    users.delete_range(b"", b"\0")
+    assert b"" not in users and b"a" in users
+
+
 def test_ranges_and_prefixes_are_deleted(users: siltstone.Partition) -> None:
     for number in range(10):
         users.put(b"k%d" % number, b"v")

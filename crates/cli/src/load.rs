@@ -304,7 +304,7 @@ fn is_limit(e: &Error) -> bool {
 
 /// The limit that an entry exceeds, if it does. The database is opened with the default limits.
 fn beyond_limits(partition: &Partition, key: &[u8], value_bytes: u64) -> Option<&'static str> {
-    if key.is_empty() || key.len() > USER_KEY_BYTES_MAX {
+    if key.len() > USER_KEY_BYTES_MAX {
         return Some("a key beyond the limit");
     }
     // A large value may have any length.
@@ -314,9 +314,7 @@ fn beyond_limits(partition: &Partition, key: &[u8], value_bytes: u64) -> Option<
 
 /// Returns whether loading skips such an entry: it opens the database with the default limits.
 fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
-    key.is_empty()
-        || key.len() > USER_KEY_BYTES_MAX
-        || value_bytes > Options::default().value_bytes_max
+    key.len() > USER_KEY_BYTES_MAX || value_bytes > Options::default().value_bytes_max
 }
 
 fn check(args: &Args) -> Result<(), Failure> {

@@ -466,9 +466,10 @@ fn sorted_lines_are_loaded_at_once_and_others_not_at_all() {
     std::fs::write(at.join("lines"), format!("\tempty\ne\t5\n{long}\t6\np\t7\n")).unwrap();
     let loaded = siltstone(at, &load);
     let printed = String::from_utf8_lossy(&loaded.stdout);
-    assert_eq!(printed, "{\"bytes\":4,\"loaded\":2,\"skipped\":2}\n");
+    assert_eq!(printed, "{\"bytes\":9,\"loaded\":3,\"skipped\":1}\n");
     assert_eq!(loaded.status.code(), Some(0));
     check(at, &["scan", "db", "--from", "e"], 0, "e\t5\np\t7\n");
+    check(at, &["get", "db", ""], 0, "empty\n");
 }
 
 #[test]

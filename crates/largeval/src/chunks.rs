@@ -67,7 +67,7 @@ pub struct Chunk {
     pub unfinished: u64,
     /// Length of the file, in bytes, as far as it is known.
     pub end: u64,
-    /// The smallest key that was added to it; with `largest` empty before the first.
+    /// The smallest key that was added to it; empty, as `largest`, before the first.
     pub smallest: Vec<u8>,
     /// The largest key that was added to it.
     pub largest: Vec<u8>,
@@ -152,11 +152,13 @@ struct Delta {
 }
 
 impl Delta {
-    fn widen(&mut self, smallest: &[u8], largest: &[u8]) {
-        if self.largest.is_empty() || *smallest < *self.smallest {
+    /// Widens the span of the keys; the first one that is added makes it. The bytes do not say that
+    /// there is none: the empty key is a key.
+    fn widen(&mut self, is_first: bool, smallest: &[u8], largest: &[u8]) {
+        if is_first || *smallest < *self.smallest {
             self.smallest = smallest.to_vec();
         }
-        if *largest > *self.largest {
+        if is_first || *largest > *self.largest {
             self.largest = largest.to_vec();
         }
     }
@@ -184,9 +186,9 @@ impl Chunks {
         for added in added {
             let Ok(handle) = Handle::decode(&added.handle) else { continue };
             let delta = deltas.entry(handle.chunk).or_default();
+            delta.widen(delta.added.blocks == 0, &added.key, &added.key);
             delta.added.add(Count { blocks: 1, bytes: handle.block_bytes() });
             delta.end = delta.end.max(handle.end());
-            delta.widen(&added.key, &added.key);
         }
         for dropped in dropped {
             let Ok(handle) = Handle::decode(dropped) else { continue };
@@ -244,6 +246,7 @@ impl Chunks {
             let chunk = self.by_id.entry(id).or_default();
             // At an open nothing is pending, so there may be less than this: no error.
             chunk.pending.take(delta.added);
+            let is_first = chunk.live.blocks == 0;
             chunk.live.add(delta.added);
             chunk.end = chunk.end.max(delta.end);
             if delta.added.blocks > 0 {
@@ -252,7 +255,7 @@ impl Chunks {
                     largest: std::mem::take(&mut chunk.largest),
                     ..Delta::default()
                 };
-                keys.widen(&delta.smallest, &delta.largest);
+                keys.widen(is_first, &delta.smallest, &delta.largest);
                 chunk.smallest = keys.smallest;
                 chunk.largest = keys.largest;
             }

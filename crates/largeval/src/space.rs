@@ -40,8 +40,7 @@ pub struct ChunkInfo {
     pub path: PathBuf,
     /// Its last offset: its length in bytes.
     pub last_offset: u64,
-    /// The smallest stored key whose value was flushed to it; with `largest` empty before the
-    /// first.
+    /// The smallest stored key whose value was flushed to it; empty, as `largest`, before the first.
     pub smallest: Vec<u8>,
     /// The largest stored key whose value was flushed to it.
     pub largest: Vec<u8>,

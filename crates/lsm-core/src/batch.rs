@@ -165,9 +165,8 @@ impl<'a> SectionReader<'a> {
         // The limit of stored keys, which are longer than those of the caller by the suffix of
         // their form.
         let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
-        // An empty key sorts before all bounds, and no table may have one.
-        if key.is_empty() != (kind == EntryKind::Clear) && kind != EntryKind::DeleteRange {
-            return Err(Malformed { what: "empty key, or one of a clear", at });
+        if kind == EntryKind::Clear && !key.is_empty() {
+            return Err(Malformed { what: "key of a clear", at });
         }
         let value = self.field(FORMAT_VALUE_BYTES_MAX, "value beyond its limit")?;
         match kind {
@@ -280,10 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_has_neither_key_nor_value_and_all_else_has_a_key() {
+    fn a_clear_has_neither_key_nor_value_and_any_other_key_may_be_empty() {
         decode(b"\x06\x00\x00").unwrap();
-        for bad in [&b"\x06\x01k\x00"[..], b"\x06\x00\x01v", b"\x00\x00\x00", b"\x01\x00\x01v"] {
+        for bad in [&b"\x06\x01k\x00"[..], b"\x06\x00\x01v"] {
             decode(bad).unwrap_err();
+        }
+        for good in [&b"\x00\x00\x00"[..], b"\x01\x00\x01v"] {
+            assert!(decode(good).unwrap()[0].1.is_empty());
         }
         // Ranges that end where they begin, or before.
         for bad in [&b"\x04\x01k\x01k"[..], b"\x04\x02kk\x01k", b"\x04\x01k\x01a"] {
@@ -294,7 +296,7 @@ mod tests {
     proptest! {
         #[test]
         fn operations_read_back_and_every_truncation_is_seen(
-            ops in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 1..40),
+            ops in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40),
                 prop::collection::vec(any::<u8>(), 0..200)), 1..20)
         ) {
             let mut section = SectionBuilder::default();

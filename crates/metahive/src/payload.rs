@@ -219,8 +219,7 @@ pub fn metadata_key(key: &[u8]) -> Vec<u8> {
 #[inline]
 pub fn entry_key(key: &[u8]) -> Option<&[u8]> {
     match key {
-        // No user key is empty, so the ending by itself is the metadata of nothing.
-        [head @ .., SUFFIX] if !head.is_empty() => Some(head),
+        [head @ .., SUFFIX] => Some(head),
         _ => None,
     }
 }

@@ -35,12 +35,6 @@ pub const BACKGROUND_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// Checks the length of a user key.
 pub fn check_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() {
-        return Err(Error::new(
-            ErrorKind::LimitExceeded,
-            format!("key is empty, the limits are 1 to {USER_KEY_BYTES_MAX} bytes"),
-        ));
-    }
     if key.len() > USER_KEY_BYTES_MAX {
         return Err(Error::limit("key length", key.len() as u64, USER_KEY_BYTES_MAX as u64));
     }

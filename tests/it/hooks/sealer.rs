@@ -138,7 +138,7 @@ proptest! {
     /// separately.
     #[test]
     fn hidden_entries_change_no_answer(
-        ops in prop::collection::vec((0u8..7, prop::collection::vec(0u8..3, 1..4), 0u8..200), 1..120),
+        ops in prop::collection::vec((0u8..7, prop::collection::vec(0u8..3, 0..4), 0u8..200), 1..120),
         form in 0u8..3,
         seed: u64,
     ) {

@@ -38,6 +38,9 @@ impl Deed {
 }
 
 fn key(rng: &mut Rng) -> Vec<u8> {
+    if rng.chance(1, 24) {
+        return Vec::new();
+    }
     let letter = *rng.pick(b"abcd");
     format!("{}{:02}", letter as char, rng.below(8)).into_bytes()
 }

@@ -18,7 +18,7 @@ use siltstone::{
 /// Names under which partitions are created.
 pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
 
-/// The n-th of few keys: short ones, unusual ones, long ones. They are not in order.
+/// The n-th of few keys: short ones, unusual ones, long ones, the empty one. They are not in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(u8);
 
@@ -31,6 +31,7 @@ impl fmt::Debug for Key {
 const SHORT: u8 = 16;
 const AWKWARD: u8 = 40;
 const LONG: u8 = 46;
+const EMPTY: u8 = 46;
 
 impl Key {
     pub fn bytes(self) -> Vec<u8> {
@@ -51,12 +52,13 @@ impl Key {
             42 => [&[b'k'; 3000][..], b"1"].concat(),
             43 => [&[b'k'; 3000][..], b"2"].concat(),
             44 => vec![0xff; 20_000],
+            EMPTY => Vec::new(),
             _ => vec![b'k'; siltstone::limits::USER_KEY_BYTES_MAX],
         }
     }
 
     pub fn all() -> impl Iterator<Item = Key> {
-        (0..LONG).map(Key)
+        (0..=EMPTY).map(Key)
     }
 }
 
@@ -182,7 +184,14 @@ fn batch() -> impl Strategy<Value = Writes> {
 }
 
 fn key() -> impl Strategy<Value = Key> {
-    prop_oneof![24 => 0..SHORT, 12 => SHORT..AWKWARD, 2 => AWKWARD..44, 1 => 44..LONG].prop_map(Key)
+    prop_oneof![
+        24 => 0..SHORT,
+        12 => SHORT..AWKWARD,
+        2 => AWKWARD..44,
+        1 => 44..LONG,
+        3 => Just(EMPTY),
+    ]
+    .prop_map(Key)
 }
 
 fn value_len() -> impl Strategy<Value = ValueLen> {

@@ -129,11 +129,18 @@ fn partitions_with_a_log_and_without_are_imported_together() {
 
 #[test]
 fn an_entry_that_is_refused_leaves_those_before_it() {
-    let mut parts = vec![header(&[("p", 0)]), entry("k", 1), b"v".to_vec(), entry("", 0)];
-    parts.push(record(2, 0, 2, 0, ""));
-    let (outcome, content) = imported(&stream_of(&parts));
-    assert!(outcome.unwrap_err().to_string().contains("key is empty"));
-    assert_eq!(content["p"][&b"k"[..]], b"v");
+    let stream = exported(&{
+        let db = open(&MemFs::new());
+        let p = db.partition("p").unwrap();
+        p.put("", "v").unwrap();
+        p.put("k", [9; 3000]).unwrap();
+        db
+    });
+    let options = Options::new().value_bytes_max(1000);
+    let db = stepped(Arc::new(MemFs::new()), "/db", 1).options(options).open().unwrap();
+    let error = db.import_stream(&stream[..], &StreamImport::new()).unwrap_err();
+    assert_eq!(error.kind(), siltstone::ErrorKind::LimitExceeded, "{error}");
+    assert_eq!(content(&db)["p"][&b""[..]], b"v");
 }
 
 /// Values in chunk files may be longer than a value that is held in memory.

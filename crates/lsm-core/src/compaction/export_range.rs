@@ -83,7 +83,7 @@ impl ExportRange {
 /// The last hidden key of an owner before `end`, or `end` if none lies after that: its owner is a
 /// prefix of `end`, and the shortest such one has the last.
 fn last_of(end: &[u8], suffix: &[u8]) -> Vec<u8> {
-    let owner = (1..end.len()).find(|len| end[*len..] <= *suffix);
+    let owner = (0..end.len()).find(|len| end[*len..] <= *suffix);
     owner.map_or_else(|| end.to_vec(), |len| [&end[..len], suffix].concat())
 }
 
@@ -96,7 +96,7 @@ mod tests {
     const SUFFIX: &[u8] = &[1];
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(2)], 1..5)
+        prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(2)], 0..5)
     }
 
     proptest! {

@@ -199,7 +199,7 @@ pub(super) fn open_inputs(
 /// next one: those of an owner that the next one's first key continues.
 fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     let first = &right.meta.smallest.user;
-    (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
+    (0..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
 }
 
 /// The description of the tables for the filters.

@@ -45,8 +45,7 @@ pub enum DropDecision {
 /// trusted further than that: they may have been written from damaged memory.
 #[inline]
 pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
-    let len = key.user.len();
-    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
+    key.user.len() <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
 }
 
 /// The rules as a state machine over entries in internal order.

@@ -26,7 +26,7 @@ impl Floors {
     /// The floors that a reader at `seq` sees.
     pub fn new(seq: SeqNo, clear_seq: SeqNo, layers: SpanLayers) -> Floors {
         let spans = (!layers.is_empty()).then(|| {
-            // A part that holds no key: no key is empty.
+            // A part that holds no key: none is before the empty one.
             let part = SpanPart { end: Some(Arc::default()), ..SpanPart::default() };
             Box::new(Ranges { layers, part })
         });

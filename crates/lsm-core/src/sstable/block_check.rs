@@ -187,7 +187,7 @@ impl<'a> BlockPass<'a> {
             (Owner::Near(back), _) => self.near(back, suffix, at)?,
             (Owner::Plain(start, len, delta), _) => {
                 let key = &self.payload[start..start + len];
-                if len <= suffix.len() || !key.ends_with(suffix) {
+                if !key.ends_with(suffix) {
                     return Err(bad("hidden key lacks the suffix", at));
                 }
                 let trailer = hidden_trailer(checked_seq(self.base_seq, delta, at)?);

@@ -144,7 +144,7 @@ impl<'a> CheckedEntry<'a> {
         let trailer = Trailer::new(checked_seq(base_seq, head.delta, at)?, kind);
         // Checked sums: lengths are still what the file says.
         let key_len = head.shared.checked_add(head.suffix_len);
-        if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
+        if key_len.is_none_or(|len| len > INTERNAL_KEY_BYTES_MAX) {
             return Err(bad("key length out of range", at));
         }
         if head.value_len as u64 > FORMAT_VALUE_BYTES_MAX {

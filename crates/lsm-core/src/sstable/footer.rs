@@ -8,7 +8,8 @@
 //! 16      8     incompatible   feature bits that every reader must know: 0 = data blocks hold
 //!                              hidden entries, whose suffix is in the properties; 1 = they may
 //!                              have the short form; 2 = they may lie in a column; 3 = entries may
-//!                              be operands of merges; 4 = blocks may be compressed with zstd
+//!                              be operands of merges; 4 = blocks may be compressed with zstd;
+//!                              5 = a key may be empty
 //! 24      1     checksum       1 = XXH3-64
 //! 25      1     trailer        bytes after the payload of each block: 9
 //! 26      1     index levels   1 or 2
@@ -55,11 +56,13 @@ pub(super) const HAS_HIDDEN_COLUMN: u64 = 1 << 2;
 pub(super) const HAS_OPERANDS: u64 = 1 << 3;
 /// Incompatible feature: data blocks may be compressed with zstd, and the table may have a dictionary.
 pub(super) const HAS_ZSTD: u64 = 1 << 4;
+/// Incompatible feature: a key may be empty, which older code takes for damage.
+pub(super) const HAS_EMPTY_KEY: u64 = 1 << 5;
 /// Compatible feature: the properties have fields 22 and 24.
 pub(super) const HAS_TAIL_CHECKSUMS: u64 = 1 << 0;
 /// Incompatible feature bits that this version knows.
 const INCOMPATIBLE_KNOWN: u64 =
-    HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN | HAS_OPERANDS | HAS_ZSTD;
+    HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN | HAS_OPERANDS | HAS_ZSTD | HAS_EMPTY_KEY;
 
 /// The fields of the footer in order, for descriptions: length in bytes and name.
 pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [

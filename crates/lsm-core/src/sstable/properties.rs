@@ -326,7 +326,7 @@ fn seq(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
 }
 
 fn key(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
-    if !(1..=INTERNAL_KEY_BYTES_MAX).contains(&reader.remaining()) {
+    if reader.remaining() > INTERNAL_KEY_BYTES_MAX {
         return Err(reader.malformed("key length out of range"));
     }
     Ok(reader.take(reader.remaining())?.to_vec())

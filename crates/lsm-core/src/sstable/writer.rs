@@ -28,8 +28,8 @@ use crate::types::{InternalKey, KeyRef, SeqNo, hidden_precedes};
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{
-    FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_OPERANDS, HAS_SHORT_HIDDEN,
-    HAS_TAIL_CHECKSUMS, HAS_ZSTD,
+    FOOTER_BYTES, Footer, HAS_EMPTY_KEY, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_OPERANDS,
+    HAS_SHORT_HIDDEN, HAS_TAIL_CHECKSUMS, HAS_ZSTD,
 };
 use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
@@ -211,6 +211,9 @@ impl SstWriter {
     /// Asserts that `key` is after the last; returns whether its user key is another one.
     #[inline]
     fn check_order(&self, key: KeyRef<'_>) -> bool {
+        if !self.last.is_there {
+            return true;
+        }
         let order = self.last.user.as_slice().cmp(key.user);
         assert!(
             order.is_lt() || (order.is_eq() && key.trailer < self.last.trailer),
@@ -442,13 +445,15 @@ fn features(properties: &SstProperties, has_column: bool) -> u64 {
         (true, false) => HAS_HIDDEN | HAS_SHORT_HIDDEN,
         (true, true) => HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN,
     };
-    hidden | operands | zstd
+    // In the order of keys the empty one is the first.
+    let empty = if properties.smallest.is_empty() { HAS_EMPTY_KEY } else { 0 };
+    hidden | operands | zstd | empty
 }
 
 fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-    if key.user.is_empty() || key.user.len() > INTERNAL_KEY_BYTES_MAX {
+    if key.user.len() > INTERNAL_KEY_BYTES_MAX {
         let limit = INTERNAL_KEY_BYTES_MAX as u64;
-        return Err(Error::limit("length of a key, at least 1,", key.user.len() as u64, limit));
+        return Err(Error::limit("length of a key", key.user.len() as u64, limit));
     }
     if value.len() as u64 > FORMAT_VALUE_BYTES_MAX {
         return Err(Error::limit("value length", value.len() as u64, FORMAT_VALUE_BYTES_MAX));

@@ -183,7 +183,7 @@ pub(super) fn read_gap(r: &mut Reader<'_>) -> Result<Gap, Malformed> {
 /// Appends a deleted range as `edit.rs` describes it.
 pub(super) fn put_span(out: &mut Vec<u8>, span: &DeletedRange) {
     put_bytes(out, &span.start);
-    // No range ends at the empty key.
+    // No range ends at the empty key: nothing is before it.
     put_bytes(out, span.end.as_deref().unwrap_or_default());
     put_varint(out, span.seq.get());
 }

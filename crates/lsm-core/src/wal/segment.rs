@@ -6,8 +6,9 @@
 //! ```text
 //! offset size  name
 //!      0    8  magic "SILTWAL\n"
-//!      8    4  format version, 5; versions 1 to 4 are read. From 3 on a section may clear its
-//!              partition, from 4 on delete a range of keys, from 5 on merge operands
+//!      8    4  format version, 6; versions 1 to 5 are read. From 3 on a section may clear its
+//!              partition, from 4 on delete a range of keys, from 5 on merge operands,
+//!              from 6 on write to the empty key
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
 //!     20    4  feature bits: read-compatible (ignored: no open appends to an older segment)
@@ -46,7 +47,9 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 pub(super) const HEADER_LEN: usize = 128;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
+/// The version without operations on the empty key.
+const VERSION_WITHOUT_EMPTY_KEY: u32 = 5;
 /// The version without operations that merge operands.
 const VERSION_WITHOUT_OPERANDS: u32 = 4;
 /// The version without operations that delete a range of keys.
@@ -56,8 +59,9 @@ const VERSION_WITHOUT_CLEAR: u32 = 2;
 /// The first version. Its salts are random, and its long headers have no short check.
 const VERSION_RANDOM_SALT: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
-const VERSIONS_READ: [u32; 5] = [
+const VERSIONS_READ: [u32; 6] = [
     VERSION,
+    VERSION_WITHOUT_EMPTY_KEY,
     VERSION_WITHOUT_OPERANDS,
     VERSION_WITHOUT_RANGES,
     VERSION_WITHOUT_CLEAR,

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Stored, Table, check_sealed, seq};
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => Just(0u8), 3 => Just(1), 2 => Just(2), 1 => Just(0xff)];
-    prop::collection::vec(byte, 1..6)
+    prop::collection::vec(byte, 0..6)
 }
 
 /// Batches of keys with a mark for deletions; sequence numbers follow.

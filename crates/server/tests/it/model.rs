@@ -23,7 +23,10 @@ fn expected_of(frame: &Frame) -> Expected {
 }
 
 fn key(rng: &mut Rng) -> Vec<u8> {
-    format!("k{}", rng.below(7)).into_bytes()
+    match rng.below(8) {
+        7 => Vec::new(),
+        n => format!("k{n}").into_bytes(),
+    }
 }
 
 fn value(rng: &mut Rng) -> Vec<u8> {

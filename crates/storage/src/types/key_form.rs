@@ -21,8 +21,8 @@ pub enum KeyForm {
     AsGiven = 0,
     /// Every key with a zero byte appended. Partitions of older versions that take any key.
     Terminated = 1,
-    /// Keys that end in `0x00` or `0x01` with a zero byte appended, all others as they are given:
-    /// then a stored key that ends in zero was one byte shorter, and none ends in `0x01`.
+    /// The empty key, and keys that end in `0x00` or `0x01`, with a zero byte appended, all others as they
+    /// are given: then a stored key that ends in zero was one byte shorter, and none ends in `0x01`.
     Escaped = 2,
 }
 
@@ -43,7 +43,7 @@ impl KeyForm {
         match self {
             KeyForm::AsGiven => false,
             KeyForm::Terminated => true,
-            KeyForm::Escaped => matches!(key, [.., 0 | 1]),
+            KeyForm::Escaped => matches!(key, [] | [.., 0 | 1]),
         }
     }
 
@@ -95,8 +95,9 @@ impl KeyForm {
             KeyForm::Terminated => stored.ends_with(&[0]),
             KeyForm::Escaped => match stored {
                 [.., before, 0] => *before < 2,
+                [last] => *last != 1,
                 [.., last] => *last >= 2,
-                [] => true,
+                [] => false,
             },
         }
     }
@@ -130,8 +131,8 @@ mod tests {
     proptest! {
         #[test]
         fn stored_keys_sort_as_keys_and_come_back(
-            a in prop::collection::vec(0u8..4, 1..6),
-            b in prop::collection::vec(0u8..4, 1..6),
+            a in prop::collection::vec(0u8..4, 0..6),
+            b in prop::collection::vec(0u8..4, 0..6),
         ) {
             for form in FORMS {
                 let stored = form.stored(a.clone());

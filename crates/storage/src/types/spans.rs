@@ -47,8 +47,7 @@ impl DeletedRange {
             Bound::Included(last) => Some(successor(last)),
             Bound::Excluded(end) => Some(end.clone()),
         };
-        // No key is empty, so that nothing lies before the first bytes that a key can have.
-        let is_empty = end.as_ref().is_some_and(|end| *end <= start || *end == [0]);
+        let is_empty = end.as_ref().is_some_and(|end| *end <= start);
         (!is_empty).then(|| DeletedRange { start: start.into(), end: end.map(Into::into), seq })
     }
 

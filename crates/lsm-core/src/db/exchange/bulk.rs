@@ -32,8 +32,8 @@ pub struct BulkLoad<'a> {
     partition: &'a PartitionState,
     hooks: &'a PartitionHooks,
     fill: Fill<'a>,
-    /// The stored form of the last key; empty before the first.
-    last: Vec<u8>,
+    /// The stored form of the last key; `None` before the first.
+    last: Option<Vec<u8>>,
     /// The stored form of the present key.
     stored: Vec<u8>,
     until_look: u32,
@@ -73,8 +73,8 @@ impl BulkLoad<'_> {
         stored.clear();
         self.partition.key_form.with_stored(key, |key| stored.extend_from_slice(key));
         // By the stored form, in which the table sorts them.
-        if self.stored <= self.last {
-            return Err(out_of_order(key, self.stored == self.last));
+        if self.last.as_ref().is_some_and(|last| self.stored <= *last) {
+            return Err(out_of_order(key, self.last.as_ref() == Some(&self.stored)));
         }
         self.until_look -= 1;
         if self.until_look == 0 {
@@ -83,7 +83,7 @@ impl BulkLoad<'_> {
             self.partition.check_live()?;
         }
         self.fill.add(&self.stored, value)?;
-        std::mem::swap(&mut self.last, &mut self.stored);
+        std::mem::swap(self.last.get_or_insert_default(), &mut self.stored);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Partition {
             partition: state,
             hooks: &sealing,
             fill: Fill::begin(job_hooks, &version, &factory, seq)?,
-            last: Vec::new(),
+            last: None,
             stored: Vec::new(),
             until_look: ENTRIES_BETWEEN_LOOKS,
             failed: None,

@@ -125,7 +125,7 @@ impl OwnWrites {
     pub(super) fn erased(&self) -> impl Iterator<Item = Bounds> + use<> {
         self.erased.list().into_iter().map(|DeletedRange { start, end, .. }| {
             let upper = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec()));
-            // No key is empty.
+            // From the empty key on is from the first one of all.
             (Bound::Included(start.to_vec()), upper)
         })
     }

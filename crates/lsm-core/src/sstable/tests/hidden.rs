@@ -232,7 +232,7 @@ pub(super) fn choices() -> impl Strategy<Value = Vec<u8>> {
 fn tailed() -> impl Strategy<Value = Entries> {
     let tail = vec(prop_oneof![3 => Just(0_u8), 3 => Just(1), 1 => Just(2)], 0..6);
     let key =
-        (prop_oneof![Just(b"k".to_vec()), Just(b"kk".to_vec()), vec(any::<u8>(), 1..12)], tail);
+        (prop_oneof![Just(b"k".to_vec()), Just(b"kk".to_vec()), vec(any::<u8>(), 0..12)], tail);
     let versions = vec((0..60_u64, vec(any::<u8>(), 0..30)), 1..12);
     vec((key, versions), 1..40).prop_map(|keys| {
         let mut all: Entries = Vec::new();

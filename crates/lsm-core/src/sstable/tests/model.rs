@@ -26,7 +26,7 @@ fn kind() -> impl Strategy<Value = EntryKind> {
 pub(super) fn user_key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0), Just(0xff), Just(b'a'), Just(b'b'), any::<u8>()];
     prop_oneof![
-        4 => vec(byte.clone(), 1..6),
+        4 => vec(byte.clone(), 0..6),
         2 => vec(byte.clone(), 1..4).prop_map(|tail| [&b"a long common beginning "[..], &tail].concat()),
         2 => vec(any::<u8>(), 1..40),
         1 => vec(byte, 1..3).prop_map(|tail| [&[b'x'; 300][..], &tail].concat()),

@@ -200,7 +200,7 @@ impl TolerantBlock {
             }
         };
         let suffix_len = if has_suffix { self.suffix.len() } else { 0 };
-        if !(1..=INTERNAL_KEY_BYTES_MAX).contains(&(shared.len() + rest.len() + suffix_len)) {
+        if shared.len() + rest.len() + suffix_len > INTERNAL_KEY_BYTES_MAX {
             return None;
         }
         let end = head.payload.end;

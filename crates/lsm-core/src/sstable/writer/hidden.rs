@@ -31,7 +31,7 @@ impl SstWriter {
         let suffix = &self.properties.hidden_suffix;
         let suffix_len = suffix.len();
         assert!(
-            suffix_len > 0 && key.user.len() > suffix_len && key.user.ends_with(suffix),
+            suffix_len > 0 && key.user.ends_with(suffix),
             "a hidden key has the suffix: {key:?}"
         );
         assert!(key.trailer.kind() == Some(EntryKind::Tombstone), "hidden entries are tombstones");
