@@ -376,6 +376,8 @@ typedef struct {
   uint64_t write_buffer_bytes;
   // Memory of memtables that wait for their flush, in bytes.
   uint64_t sealed_memtable_bytes;
+  // Memory of the memtables of secondaries, in bytes. Up to half of `write_buffer_bytes` of it counts as active.
+  uint64_t followed_memtable_bytes;
   // Files that are open for reading.
   uint64_t open_files;
   // The maximum of them.

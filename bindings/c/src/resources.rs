@@ -31,6 +31,8 @@ pub struct ResourceUsage {
     pub write_buffer_bytes: u64,
     /// Memory of memtables that wait for their flush, in bytes.
     pub sealed_memtable_bytes: u64,
+    /// Memory of the memtables of secondaries, in bytes. Up to half of `write_buffer_bytes` of it counts as active.
+    pub followed_memtable_bytes: u64,
     /// Files that are open for reading.
     pub open_files: u64,
     /// The maximum of them.
@@ -179,6 +181,7 @@ pub unsafe extern "C" fn siltstone_resources_usage(
                 active_memtable_bytes: found.active_memtable_bytes,
                 write_buffer_bytes: found.write_buffer_bytes,
                 sealed_memtable_bytes: found.sealed_memtable_bytes,
+                followed_memtable_bytes: found.followed_memtable_bytes,
                 open_files: found.open_files,
                 open_files_max: found.open_files_max,
                 background_bytes_per_second: found.background_bytes_per_second,

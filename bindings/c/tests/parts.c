@@ -49,6 +49,7 @@ static void test_resources(const char *path) {
     snprintf(of_tenant, sizeof of_tenant, "%s of tenant 0", path);
     siltstone_secondary_t *secondary = siltstone_secondary_open(of_tenant, open, &error);
     CHECK(secondary != NULL);
+    CHECK(siltstone_resources_usage(resources, &usage, &error) && usage.followed_memtable_bytes < 1 << 20);
     siltstone_secondary_free(secondary);
     siltstone_options_set_resources(open, NULL);
     snprintf(of_tenant, sizeof of_tenant, "%s of a tenant alone", path);

@@ -51,6 +51,7 @@ impl Resources {
         dict.set_item("active_memtable_bytes", usage.active_memtable_bytes)?;
         dict.set_item("write_buffer_bytes", usage.write_buffer_bytes)?;
         dict.set_item("sealed_memtable_bytes", usage.sealed_memtable_bytes)?;
+        dict.set_item("followed_memtable_bytes", usage.followed_memtable_bytes)?;
         dict.set_item("open_files", usage.open_files)?;
         dict.set_item("open_files_max", usage.open_files_max)?;
         dict.set_item("background_bytes_per_second", usage.background_bytes_per_second)?;

@@ -27,6 +27,7 @@ def test_databases_share_resources(tmp_path: Path) -> None:
     assert usage["background_bytes_per_second"] == 1 << 20 and usage["active_memtable_bytes"] > 0
     with siltstone.open_secondary(tmp_path / "0", resources=resources) as secondary:
         assert secondary.partition("users").get(b"k", level="strong") == b"v"
+        assert resources.usage()["followed_memtable_bytes"] > 0
     databases[0].close()
     assert resources.usage()["databases"] == 2
     # In any order: the open databases keep what they need.

@@ -145,6 +145,8 @@ class ResourceUsage(TypedDict):
     write_buffer_bytes: int
     #: Memory of memtables that wait for their flush, in bytes.
     sealed_memtable_bytes: int
+    #: Memory of the memtables of secondaries, in bytes. Up to half of ``write_buffer_bytes`` of it counts as active.
+    followed_memtable_bytes: int
     #: Files that are open for reading.
     open_files: int
     #: The maximum of them.
