@@ -2,6 +2,7 @@
 //! [`ReadBlobs`] has the reading calls as a trait.
 
 mod read_blobs;
+mod unkeyed;
 
 use std::fmt;
 use std::io;
@@ -18,6 +19,7 @@ use lsm_core::types::Slice;
 use crate::partition::Partition;
 
 pub use self::read_blobs::ReadBlobs;
+pub use self::unkeyed::UnkeyedBlobWriter;
 
 /// A writer that streams the value of a key: [`Partition::put_stream`]. The value is not visible
 /// before it is committed. Dropping the writer discards the value.

@@ -289,7 +289,7 @@ pub mod large_values {
         BlobReader, BlobRef, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space,
     };
 
-    pub use crate::large::{BlobWriter, PendingBlob, ReadBlobs};
+    pub use crate::large::{BlobWriter, PendingBlob, ReadBlobs, UnkeyedBlobWriter};
 }
 
 /// Merge operators: what a partition makes of a value and the operands that are merged into it.

@@ -14,6 +14,7 @@ mod limits;
 mod names;
 mod reclaim;
 mod syncs;
+mod unkeyed;
 mod unreadable;
 mod vanishing;
 

@@ -48,7 +48,15 @@ pub fn existing_store_of(partition: &Partition) -> Result<LargeStore> {
 /// # Errors
 /// A limit of the key; a partition that has no large values.
 pub fn put_stream(partition: &Partition, key: &[u8], len: Option<u64>) -> Result<BlobWriter> {
-    BlobWriter::new(partition, &existing_store_of(partition)?, key, len)
+    BlobWriter::new(partition, &existing_store_of(partition)?, Some(key), len)
+}
+
+/// As [`put_stream`], of a value whose key comes last, by [`BlobWriter::set_key`].
+///
+/// # Errors
+/// A partition that has no large values, or takes no writes.
+pub fn put_stream_unkeyed(partition: &Partition, len: Option<u64>) -> Result<BlobWriter> {
+    BlobWriter::new(partition, &existing_store_of(partition)?, None, len)
 }
 
 /// A value where it lies.

@@ -25,7 +25,9 @@ use crate::writing::BlockWriter;
 pub struct BlobWriter {
     partition: Partition,
     shared: Arc<Shared>,
-    key: Vec<u8>,
+    /// `None` until [`BlobWriter::set_key`], if the key comes last.
+    key: Option<Vec<u8>>,
+    /// The key in its block: nothing, if the key comes last.
     stored_key: Vec<u8>,
     expected: Option<u64>,
     value: WrittenValue,
@@ -39,32 +41,49 @@ enum WrittenValue {
     Failed,
 }
 
+impl WrittenValue {
+    fn written(&self) -> u64 {
+        match self {
+            WrittenValue::Buffered(bytes) => bytes.len() as u64,
+            WrittenValue::Streamed(block) => block.len(),
+            WrittenValue::Failed => 0,
+        }
+    }
+}
+
 impl BlobWriter {
     pub(crate) fn new(
         partition: &Partition,
         store: &LargeStore,
-        key: &[u8],
+        key: Option<&[u8]>,
         expected: Option<u64>,
     ) -> Result<BlobWriter> {
         store.0.process.check()?;
+        // What the partition does not take is reported now, not after the last byte of a film.
+        let stored_key = partition.stored_key(key.unwrap_or_default())?;
         Ok(BlobWriter {
             partition: partition.clone(),
             shared: store.0.clone(),
-            key: key.to_vec(),
-            // What the partition does not take is reported now, not after the last byte of a film.
-            stored_key: partition.stored_key(key)?,
+            key: key.map(<[u8]>::to_vec),
+            stored_key: if key.is_some() { stored_key } else { Vec::new() },
             expected,
             value: WrittenValue::Buffered(Vec::new()),
         })
     }
 
+    /// Sets the key of a value that was begun without one.
+    ///
+    /// # Errors
+    /// A limit of the key, or an ending that the partition reserves; the writer is as before.
+    pub fn set_key(&mut self, key: &[u8]) -> Result<()> {
+        self.partition.stored_key(key)?;
+        self.key = Some(key.to_vec());
+        Ok(())
+    }
+
     /// Returns the bytes that were written so far.
     pub fn written(&self) -> u64 {
-        match &self.value {
-            WrittenValue::Buffered(bytes) => bytes.len() as u64,
-            WrittenValue::Streamed(block) => block.len(),
-            WrittenValue::Failed => 0,
-        }
+        self.value.written()
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
@@ -114,11 +133,14 @@ impl BlobWriter {
     /// Ends the value; it can be committed with others.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if its length is not the expected one; those of the file. The
-    /// value is discarded then.
+    /// [`ErrorKind::InvalidArgument`] if its length is not the expected one, or it has no key; those of the
+    /// file. The value is discarded then.
     pub fn finish(self) -> Result<PendingBlob> {
         self.shared.process.check()?;
-        let written = self.written();
+        let Some(key) = self.key else {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a streamed value has no key yet"));
+        };
+        let written = self.value.written();
         // A value whose write failed has no valid length. The failure is the cause, and is returned
         // below.
         let is_failed = matches!(self.value, WrittenValue::Failed);
@@ -142,7 +164,7 @@ impl BlobWriter {
                 PendingValue::Large(finished.pending)
             }
         };
-        Ok(PendingBlob { partition: self.partition, key: self.key, len: written, value })
+        Ok(PendingBlob { partition: self.partition, key, len: written, value })
     }
 
     /// Ends the value and sets the key to it.

@@ -29,6 +29,9 @@
 //!                                                                         8  4  stored length
 //! ```
 //!
+//! A value whose key comes after its last byte has a block without a key: the length of the key is 0 in block and
+//! handle. The entry that has the handle says the key. A move writes the key into the new block.
+//!
 //! Times are microseconds since 1970. Checksums are XXH3-64. A block is written in one piece and
 //! never changed; it has no trailer, because the handle has its length, and its root hash shows
 //! whether it is complete.
@@ -98,7 +101,7 @@ pub struct Handle {
     pub chunk: ChunkId,
     /// Offset of the block in it, in bytes.
     pub offset: u64,
-    /// Length of the stored key, in bytes.
+    /// Length of the stored key, in bytes; 0 also if the block has no key.
     pub key_len: u32,
     /// Binary logarithm of the size of a sub-block.
     pub sub_block_log2: u8,

@@ -48,8 +48,8 @@ mod tests;
 mod writing;
 
 pub use access::{
-    BlobStat, existing_store_of, get_into, get_range, get_ref, open_blob, put_stream, stat_blob,
-    store_of,
+    BlobStat, existing_store_of, get_into, get_range, get_ref, open_blob, put_stream,
+    put_stream_unkeyed, stat_blob, store_of,
 };
 pub use blob_reader::BlobReader;
 pub use blob_ref::BlobRef;
