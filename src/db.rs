@@ -146,7 +146,7 @@ impl Db {
 
     /// Opens the partition `name` with `options`: creates it if it does not exist, changes it if
     /// it has other options. Options that are fixed at creation must agree. If `options` name
-    /// hooks, they replace all hooks of the partition; otherwise the partition keeps its hooks.
+    /// hooks or filters, they replace all filters of the partition; otherwise the partition keeps its own.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its

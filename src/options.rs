@@ -18,6 +18,8 @@ use lsm_core::options::{
 };
 use metahive::{MetaHive, MetaHiveOptions};
 
+use crate::{TtlFilter, TtlRule};
+
 /// Options of a partition: how it is stored, and its hooks.
 ///
 /// They are stored with the partition. A later [`Db::partition_with`](crate::Db::partition_with)
@@ -27,8 +29,8 @@ use metahive::{MetaHive, MetaHiveOptions};
 /// A setter has the name of its option, a getter has the prefix `get_`, as in
 /// [`std::process::Command`].
 ///
-/// If the options name hooks, these replace all hooks of the partition; otherwise the partition keeps
-/// its hooks. This example turns MetaHive on and off for an existing partition:
+/// If the options name hooks by [`hooks`](PartitionOptions::hooks) or [`filter`](PartitionOptions::filter), these
+/// replace all filters of the partition; otherwise it keeps them. This example turns MetaHive on and off for an existing partition:
 ///
 /// ```
 /// use siltstone::{Db, Hooks, MetaHiveOptions};
@@ -50,6 +52,8 @@ pub struct PartitionOptions {
     /// `None` leaves the hooks as they are.
     hooks: Option<Hooks>,
     /// Comes after the filters of `hooks`.
+    ttl: Option<TtlRule>,
+    /// Comes after all other filters.
     metahive: Option<MetaHiveOptions>,
     /// Replaces the store of `hooks`.
     large_values: Option<LargeValueOptions>,
@@ -279,8 +283,9 @@ impl PartitionOptions {
     /// A partition that is created with MetaHive accepts every key ([`MetaHiveOptions::any_key`]). A
     /// partition that was created without MetaHive refuses keys that end in `0x01` after MetaHive is
     /// turned on. It refuses MetaHive if it has such keys; delete them and compact the partition
-    /// first. Entries in existing tables get their metadata in their next compaction. To turn MetaHive
-    /// off, name hooks without it ([`hooks`](Self::hooks)): the next compactions remove the metadata.
+    /// first. Entries in existing tables get their metadata in their next compaction. The other filters of the
+    /// partition stay, unless the options name filters. To turn MetaHive off, name hooks without it
+    /// ([`hooks`](Self::hooks)): the next compactions remove the metadata.
     ///
     /// # Examples
     /// ```
@@ -349,6 +354,30 @@ impl PartitionOptions {
         self
     }
 
+    /// Sets the rule of expiry: entries whose time has come are not there for reads, and flushes and compactions remove
+    /// them. See `docs/expiry.md`. Default: none.
+    ///
+    /// It is stored, and replaces the rule that the partition has. The other filters of the partition stay, unless the
+    /// options name filters. Existing entries are judged by it at once: the bytes of each that the rule names are
+    /// taken for its time.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{PartitionOptions, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // Values begin with the second of their expiry.
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
+    /// sessions.put("ann", 1u64.to_be_bytes())?; // in 1970
+    /// assert!(!sessions.contains("ann")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn ttl(mut self, rule: &TtlRule) -> PartitionOptions {
+        self.ttl = Some(rule.clone());
+        self
+    }
+
     /// Adds a compaction filter after the filters that are named already. Later opens find a filter of
     /// the application through [`Builder::hooks`](crate::Builder::hooks).
     ///
@@ -396,6 +425,7 @@ impl PartitionOptions {
         self.hooks = Some(hooks);
         // Large values stay. A partition that has a store keeps it, so nothing here could take it
         // away.
+        self.ttl = None;
         self.metahive = None;
         self
     }
@@ -405,12 +435,18 @@ impl PartitionOptions {
     /// # Errors
     /// A limit, for options of large values out of their range.
     pub(crate) fn into_parts(self) -> Result<(StoredOptions, Option<Hooks>)> {
-        let PartitionOptions { stored, mut hooks, metahive, large_values, merge_operator } = self;
+        let PartitionOptions { stored, mut hooks, ttl, metahive, large_values, merge_operator } =
+            self;
+        if let Some(rule) = ttl {
+            let filter = Arc::new(TtlFilter::stored(&rule));
+            hooks = Some(hooks.unwrap_or_else(with_filters_kept).filter(filter));
+        }
         if let Some(options) = metahive {
             // Made here, for each partition that the options are given to: it counts, and remembers
             // by file numbers what it has repaired. After the filters of the application, so that
             // it seals the entries that they leave.
-            hooks = Some(hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options))));
+            let metahive = Arc::new(MetaHive::new(options));
+            hooks = Some(hooks.unwrap_or_else(with_filters_kept).filter(metahive));
         }
         if let Some(options) = large_values {
             let store = Arc::new(LargeValues::new(options)?);
@@ -423,8 +459,8 @@ impl PartitionOptions {
     }
 }
 
-/// Hooks without filters that leave a partition its own. Without this, options of large values alone, or a merge
-/// operator, would end the MetaHive of a partition.
+/// Hooks that leave a partition its own filters. Without this, options of large values alone, or a merge operator,
+/// would end the MetaHive of a partition, and MetaHive its rule of expiry.
 fn with_filters_kept() -> Hooks {
     Hooks { keeps_filters: true, ..Hooks::default() }
 }
@@ -443,6 +479,7 @@ impl fmt::Debug for PartitionOptions {
             // By name: hooks of an application need not implement `Debug`.
             .field("filters", &hooks.map(filter_names))
             .field("value_store", &hooks.and_then(store_name))
+            .field("ttl", &self.ttl)
             .field("metahive", &self.metahive)
             .field("large_values", &self.large_values)
             .field("merge_operator", &self.merge_operator.as_ref().map(|it| it.name().to_owned()))

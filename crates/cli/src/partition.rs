@@ -111,10 +111,10 @@ pub(crate) struct OptionArgs {
     /// Age in seconds beyond which tables of a FIFO are removed; 0 for no limit
     #[arg(long, value_name = "SECONDS")]
     fifo_seconds: Option<u64>,
-    /// Store a checksum with every entry (MetaHive), in the place of other hooks
+    /// Store a checksum with every entry (MetaHive); other hooks stay
     #[arg(long)]
     metahive: bool,
-    /// Keep large values in chunk files, in the place of other hooks
+    /// Keep large values in chunk files; other hooks stay
     #[arg(long)]
     large_values: bool,
 }

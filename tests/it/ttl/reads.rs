@@ -108,6 +108,50 @@ fn every_read_obeys_the_rule_at_its_own_time() {
     }
 }
 
+/// The names of the filters, in the order in which they run.
+fn filters(p: &Partition) -> Vec<String> {
+    p.filters().into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn a_rule_and_metahive_stay_when_the_other_one_is_named() {
+    let clock = ManualClock::default();
+    let fs = MemFs::new();
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    filled(&p);
+    let all: Vec<u64> = (0..60).collect();
+    clock.pass(140);
+    for _ in 0..2 {
+        let sealed = p.options().metahive(MetaHiveOptions::default());
+        db.partition_with("p", sealed).unwrap();
+        assert_eq!(filters(&p), ["ttl", "metahive"]);
+        check(&p, &all[41..]);
+    }
+    // Another rule takes the place of the first one, and what MetaHive seals comes after it.
+    let late = TtlRule::in_value(0).time_to_live(Duration::from_secs(10));
+    let stored = TtlFilter::stored(&late);
+    db.partition_with("p", p.options().ttl(&late)).unwrap();
+    assert_eq!(filters(&p), ["ttl", "metahive"]);
+    check(&p, &all[31..]);
+    drop(p);
+    db.close().unwrap();
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition("p").unwrap();
+    check(&p, &all[31..]);
+    p.compact(..).unwrap();
+    assert_eq!(p.verified_range(..).count(), 29);
+    use siltstone::hooks::CompactionFilterFactory;
+    assert_eq!(p.filters()[0].1, stored.params());
+    // Filters that are named end all others, and MetaHive ends none.
+    db.partition_with("p", p.options().hooks(Default::default())).unwrap();
+    assert_eq!(filters(&p), [""; 0]);
+    db.partition_with("p", p.options().metahive(MetaHiveOptions::default())).unwrap();
+    db.partition_with("p", p.options().ttl(&rule())).unwrap();
+    assert_eq!(filters(&p), ["ttl", "metahive"]);
+    db.close().unwrap();
+}
+
 #[test]
 fn a_rule_may_leave_expired_entries_to_reads() {
     let clock = ManualClock::default();

@@ -297,6 +297,25 @@ fn get_reads_several_keys_and_says_how_long_they_are_seen() {
     check_gets(at);
 }
 
+#[test]
+fn metahive_that_is_turned_on_keeps_a_rule_of_expiry() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let db = Db::open(at.join("db")).unwrap();
+    let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    let cache = db.partition_with("cache", options).unwrap();
+    cache.put("old", 1u64.to_be_bytes()).unwrap();
+    db.close().unwrap();
+    let get = ["get", "db", "old", "--partition", "cache"];
+    refused(at, &get, 1, "no key");
+    printed(at, &["partition", "set", "db", "cache", "--metahive"], 0);
+    let put = ["put", "db", "6f6c64", "0000000000000001", "--hex", "--partition", "cache"];
+    printed(at, &put, 0);
+    refused(at, &get, 1, "no key");
+    let scrubbed = printed(at, &["scrub", "db", "--partition", "cache", "--json"], 0);
+    assert!(scrubbed.contains("\"has_metahive\":true"), "{scrubbed}");
+}
+
 fn check_gets(at: &Path) {
     let users = ["--partition", "users"];
     let args = [&["get", "db", "b", "none", "a"][..], &users].concat();

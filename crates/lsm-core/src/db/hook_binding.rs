@@ -35,17 +35,53 @@ pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<Att
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
-/// The records of `hooks`, as they are in the manifest.
+/// The filters of a partition: their records, and those whose code is present, in the order in which they run.
+pub(super) struct Filters {
+    records: Vec<HookRecord>,
+    pub(super) code: Vec<Arc<dyn CompactionFilterFactory>>,
+}
+
+impl Filters {
+    /// Those of `hooks`, for a partition that has stored its keys in `form` so far.
+    pub(super) fn of(partition: &Arc<str>, hooks: &Hooks, form: Option<KeyForm>) -> Filters {
+        let records = hooks.filters.iter().map(|filter| HookRecord {
+            kind: HookKind::Filter,
+            name: filter.name().to_owned(),
+            params: filter.params(),
+            rules: filter.rules(form),
+        });
+        let code = hooks.filters.iter().map(|filter| guarded_filter(partition, filter));
+        Filters { records: records.collect(), code: code.collect() }
+    }
+
+    /// The filters of `partition`, which has these `stored` records, with those of `self`: they take the place of
+    /// filters of the same name. One that seals stays last, because it seals what the others leave.
+    pub(super) fn added_to(self, partition: &PartitionState, stored: &[HookRecord]) -> Filters {
+        let own = stored.iter().filter(|it| it.kind == HookKind::Filter && it.name != KEY_FORM);
+        let mut records: Vec<_> = own.filter(|it| !self.names(&it.name)).cloned().collect();
+        let mut code = partition.hooks().filters.clone();
+        code.retain(|it| !self.names(it.name()));
+        records.extend(self.records);
+        records.sort_by_key(|record| !record.rules.reserved_suffix.is_empty());
+        code.extend(self.code);
+        code.sort_by_key(|filter| filter.sealer().is_some());
+        Filters { records, code }
+    }
+
+    fn names(&self, name: &str) -> bool {
+        self.records.iter().any(|record| record.name == name)
+    }
+}
+
+/// The records of a partition with these filters and the other hooks of `hooks`, as they are in the manifest.
 ///
 /// A partition that stores its keys in `form` keeps that, whatever hooks it has: if none of them
 /// requires it, a separate record does, which names no filter.
-pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<HookRecord>> {
-    let filters = hooks.filters.iter().map(|filter| HookRecord {
-        kind: HookKind::Filter,
-        name: filter.name().to_owned(),
-        params: filter.params(),
-        rules: filter.rules(form),
-    });
+pub(super) fn records_of(
+    filters: &Filters,
+    hooks: &Hooks,
+    form: Option<KeyForm>,
+) -> Result<Vec<HookRecord>> {
     let store = hooks.store.iter().map(|store| HookRecord {
         kind: HookKind::ValueStore,
         name: store.name().to_owned(),
@@ -53,20 +89,21 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
     let operator = hooks.merge_operator.as_ref().map(record_of_operator).transpose()?;
-    let mut records: Vec<_> = filters.chain(store).chain(operator).collect();
+    let of_filters = filters.records.iter().cloned();
+    let mut records: Vec<_> = of_filters.chain(store).chain(operator).collect();
     // Tables have one hidden suffix, so the hidden entries of two filters could not be
     // distinguished.
-    if hooks.filters.iter().filter(|filter| filter.sealer().is_some()).count() > 1 {
+    if filters.code.iter().filter(|filter| filter.sealer().is_some()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }
     if records.iter().filter(|record| !record.rules.reserved_suffix.is_empty()).count() > 1 {
         return invalid("a partition has at most one filter that reserves a suffix");
     }
-    let mut ageing = hooks.filters.iter().filter_map(|filter| filter.expiry());
+    let mut ageing = filters.code.iter().filter_map(|filter| filter.expiry());
     if ageing.next().is_some() && ageing.next().is_some() {
         return invalid("a partition has at most one filter by the age of entries");
     }
-    check_values_are_read(&hooks.filters, hooks.store.is_some())?;
+    check_values_are_read(&filters.code, hooks.store.is_some())?;
     let rules = rules_of(&records);
     let forms = records.iter().map(|record| record.rules.key_form);
     if forms.filter(|form| form.takes_any_key()).any(|form| form != rules.key_form) {
@@ -216,6 +253,7 @@ pub(super) fn attached(
     context: &DbContext,
     id: PartitionId,
     name: &Arc<str>,
+    filters: Filters,
     hooks: &Hooks,
     records: &[HookRecord],
     present: Option<&Arc<AttachedStore>>,
@@ -233,7 +271,7 @@ pub(super) fn attached(
         .map(|operator| AttachedOperator::new(name, operator, rules.key_form))
         .transpose()?;
     Ok(PartitionHooks {
-        filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
+        filters: filters.code,
         store,
         operator,
         rules,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::DbInner;
 use super::catalog::DEFAULT;
 use super::hook_binding::{
-    attached, check_complete, check_no_reserved_key, check_tables, check_values_are_read,
+    Filters, attached, check_complete, check_no_reserved_key, check_tables, check_values_are_read,
     has_same_tables, invalid, is_operator, is_store, keep_operator, keep_store, records_of,
 };
 use super::install::Installation;
@@ -67,7 +67,9 @@ impl DbInner {
         options: PartitionOptions,
         hooks: Hooks,
     ) -> Result<Arc<PartitionState>> {
-        let records = records_of(&hooks, None)?;
+        let name_of_hooks: Arc<str> = name.into();
+        let filters = Filters::of(&name_of_hooks, &hooks, None);
+        let records = records_of(&filters, &hooks, None)?;
         let mut editing = self.catalog.edit()?;
         let current = editing.current();
         if current.partitions.count() >= PARTITIONS_MAX {
@@ -77,7 +79,8 @@ impl DbInner {
         // Never that of a dropped partition: the log may still have frames that name it.
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let attached = attached(&self.context, id, &name.into(), &hooks, &records, None)?;
+        let attached =
+            attached(&self.context, id, &name_of_hooks, filters, &hooks, &records, None)?;
         let created = Change::PartitionCreated {
             id,
             name: name.to_owned(),
@@ -209,30 +212,34 @@ impl DbInner {
         stored: &[HookRecord],
         hooks: &Hooks,
     ) -> Result<(PartitionHooks, Vec<HookRecord>)> {
-        let mut records = records_of(hooks, Some(partition.key_form))?;
+        let form = Some(partition.key_form);
+        let mut filters = Filters::of(&partition.name, hooks, form);
         if hooks.keeps_filters {
-            let own = stored.iter().filter(|record| !is_store(record) && !is_operator(record));
-            records.splice(0..0, own.cloned());
+            filters = filters.added_to(partition, stored);
         }
+        let mut records = records_of(&filters, hooks, form)?;
         keep_store(partition, hooks, stored, &mut records)?;
         keep_operator(partition, stored, &mut records)?;
         let present = partition.store();
+        let name = &partition.name;
         let mut attached =
-            attached(&self.context, partition.id, &partition.name, hooks, &records, present)?;
+            attached(&self.context, partition.id, name, filters, hooks, &records, present)?;
         attached.store = attached.store.or_else(|| present.cloned());
         // The one that is attached stays: memtables and readers hold it.
         attached.operator = partition.operator().cloned().or(attached.operator);
         attached.absent = absent_operator(&records, &attached);
         if hooks.keeps_filters {
             let own = partition.hooks();
-            attached.filters.clone_from(&own.filters);
-            let filters = own.absent.iter().filter(|name| !is_operator_of(&records, name));
-            attached.absent.extend(filters.cloned());
+            let absent = own.absent.iter().filter(|name| !hooks.names_filter(name));
+            attached.absent.extend(absent.filter(|it| !is_operator_of(&records, it)).cloned());
+            let missing = own.missing.as_ref().filter(|name| is_filter_of(&records, name));
+            attached.missing = missing.filter(|name| !hooks.names_filter(name)).cloned();
         }
         check_values_are_read(&attached.filters, attached.store.is_some())?;
-        if attached.store.is_none() {
-            attached.missing =
-                records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
+        if attached.store.is_none()
+            && let Some(store) = records.iter().find(|record| is_store(record))
+        {
+            attached.missing = Some(store.name.clone());
         }
         Ok((attached, records))
     }
@@ -272,6 +279,11 @@ impl DbInner {
 /// Returns `true` if `name` is that of the merge operator of `records`.
 fn is_operator_of(records: &[HookRecord], name: &str) -> bool {
     records.iter().any(|record| is_operator(record) && record.name == name)
+}
+
+/// Returns `true` if `name` is that of a filter of `records`.
+fn is_filter_of(records: &[HookRecord], name: &str) -> bool {
+    records.iter().any(|it| !is_operator(it) && !is_store(it) && it.name == name)
 }
 
 /// The merge operator of `records`, if its code is missing.

@@ -212,7 +212,8 @@ pub struct Hooks {
     pub store: Option<Arc<dyn ValueStoreFactory>>,
     /// The merge operator. If it is `None`, a partition keeps the operator that it has.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
-    /// `true` if an existing partition keeps its filters; then `filters` is empty.
+    /// `true` if an existing partition keeps its filters; those of `filters` come in addition, or in the
+    /// place of filters of the same name.
     pub keeps_filters: bool,
 }
 
@@ -232,6 +233,11 @@ impl Hooks {
     pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> Hooks {
         self.store = Some(store);
         self
+    }
+
+    /// Returns `true` if it has a filter of this name.
+    pub(crate) fn names_filter(&self, name: &str) -> bool {
+        self.filters.iter().any(|filter| filter.name() == name)
     }
 
     /// Sets the merge operator.
