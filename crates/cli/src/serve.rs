@@ -71,6 +71,9 @@ pub(crate) struct Args {
     /// Milliseconds between two syncs of a reader, which the levels 4 and 5 show; 0 for none
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     follow: u64,
+    /// Threads that serve connections [default: 4 for each core, because a read from the disk blocks one]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Seconds for which a reader waits at its start for a primary to make the database
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     start_wait: u64,
@@ -181,6 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     options.levels = args.level.iter().cloned().collect();
     options.predict = args.predict;
+    options.threads = args.threads.map(usize::from);
     options.expiring.clone_from(&args.expire);
     options.expiring_stored.clone_from(&args.expire_stored);
     options.large_values.clone_from(&args.large_values);

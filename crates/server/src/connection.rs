@@ -31,6 +31,9 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::stream::Stream;
 
+/// Bytes of replies for which a round has room at its begin.
+const OUTPUT_BYTES: usize = 2 << 10;
+
 /// The state after a round.
 enum Round {
     /// More requests are in the buffer.
@@ -90,13 +93,15 @@ struct Connection {
     /// The long value that comes, and the one that has come before the rest of its request.
     arrival: Option<Arrival>,
     arrived: Option<Result<Stored, Failure>>,
+    /// The end of the last request, if the next one begins then: the clock is looked at once for both.
+    now: Option<Duration>,
 }
 
 impl Connection {
     fn new(shared: Arc<Shared>, session: Box<Session>, limits: RequestLimits) -> Connection {
         let session = Some(session);
         let incoming = Incoming::default();
-        Connection { shared, session, incoming, limits, arrival: None, arrived: None }
+        Connection { shared, session, incoming, limits, arrival: None, arrived: None, now: None }
     }
 
     /// The time for which the client may be silent. A long value that does not come on keeps a file and the database open.
@@ -160,7 +165,7 @@ impl Connection {
     /// Answers all requests that are complete.
     async fn answer(&mut self, stream: &mut Stream) -> Round {
         loop {
-            let mut out = BytesMut::new();
+            let mut out = BytesMut::with_capacity(OUTPUT_BYTES);
             let mut reply_count = 0;
             let mut round = self.round(&mut out, &mut reply_count).await;
             if let Err(failure) = self.sync().await {
@@ -194,6 +199,7 @@ impl Connection {
     async fn round(&mut self, out: &mut BytesMut, reply_count: &mut usize) -> Round {
         let pipeline = self.shared.options.limits.pipeline;
         let output_bytes = self.shared.options.limits.output_bytes;
+        self.now = None;
         while *reply_count < pipeline && out.len() < output_bytes {
             let next = match self.receive().await {
                 Ok(true) => self.incoming.next(&self.limits),
@@ -205,6 +211,7 @@ impl Connection {
                 // The value may take long: what was answered is sent before.
                 Next::Long { .. } if *reply_count > 0 => return Round::More,
                 Next::Long { head, len } => {
+                    self.now = None;
                     self.begin_value(&head, len).await;
                     continue;
                 }
@@ -242,7 +249,7 @@ impl Connection {
 
     /// Runs a request, and again on another thread if it may wait.
     async fn reply(&mut self, request: Vec<Bytes>) -> Reply {
-        let begun = self.shared.options.clock.now();
+        let begun = self.now.take().unwrap_or_else(|| self.shared.options.clock.now());
         let Some(session) = &mut self.session else { return lost() };
         let arrived = self.arrived.take();
         let is_stream = arrived.is_some();
@@ -268,7 +275,9 @@ impl Connection {
             outcome = done;
         }
         if let Some(command) = command {
-            let took = self.shared.options.clock.now().saturating_sub(begun);
+            let now = self.shared.options.clock.now();
+            self.now = Some(now);
+            let took = now.saturating_sub(begun);
             self.shared.metrics.command(command, took, outcome.is_err());
             let is_read = COMMANDS[command].is_read() && outcome.is_ok();
             if let Some(session) = self.session.as_mut().filter(|_| is_read) {

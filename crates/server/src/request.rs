@@ -1,7 +1,8 @@
 //! [`Incoming`]: the bytes of a connection, cut into requests within limits.
 //!
-//! `resp-rs` decodes a request once all of its bytes are there. This file finds its end, one header after the other, so
-//! that no byte is looked at twice, and refuses what is too large before it takes memory.
+//! This file finds the end of a request, one header after the other, so that no byte is looked at twice, and refuses what is
+//! too large before it takes memory. It then knows where the arguments lie, and cuts them out without a copy. `resp-rs` did
+//! that before; to decode each request once more took 5 % of the processor time of a pipeline of `GET`.
 //!
 //! Invariants:
 //! 1. The buffer has at most the bytes of one request within the limits, and one read more.
@@ -10,8 +11,9 @@
 
 mod long;
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes, BytesMut};
-use resp_rs::resp2::{self, Frame};
 
 use self::long::{Value, head_of_value};
 
@@ -74,6 +76,8 @@ pub(crate) struct Incoming {
     buffer: BytesMut,
     partial: Option<Partial>,
     value: Option<Value>,
+    /// The places of the arguments of `partial` that are complete, in the buffer.
+    places: Vec<Range<usize>>,
     /// Bytes that the current argument lacks.
     lacking: usize,
 }
@@ -89,6 +93,7 @@ impl Incoming {
     pub(crate) fn rest(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
+            self.places = Vec::new();
         }
     }
 
@@ -122,6 +127,7 @@ impl Incoming {
     /// Reads the number of arguments; `false` if the request is a line.
     fn begin(&mut self, limits: &RequestLimits) -> Result<bool, Next> {
         self.lacking = 0;
+        self.places.clear();
         match self.buffer.first() {
             None => return Err(Next::More),
             Some(b'*') => {}
@@ -186,6 +192,10 @@ impl Incoming {
                     self.lacking = complete - self.buffer.len();
                     return Err(Next::More);
                 }
+                if !self.buffer[..complete].ends_with(b"\r\n") {
+                    return Err(Next::Broken("expected the end of an argument"));
+                }
+                self.places.push(end..complete - 2);
                 partial.at = complete;
             }
             partial.left -= 1;
@@ -196,11 +206,8 @@ impl Incoming {
             return Ok(Some(Next::TooLarge(refused)));
         }
         let whole = self.buffer.split_to(partial.at).freeze();
-        match resp2::parse_frame(whole) {
-            Ok((Frame::Array(Some(items)), _)) if !items.is_empty() => Ok(Some(request(items))),
-            Ok((Frame::Array(_), _)) => Ok(None),
-            Ok(_) | Err(_) => Ok(Some(Next::Broken("expected an array of bulk strings"))),
-        }
+        let arguments: Vec<Bytes> = self.places.drain(..).map(|at| whole.slice(at)).collect();
+        Ok((!arguments.is_empty()).then_some(Next::Request(arguments)))
     }
 
     /// A request that is one line of words. `None` if the line was empty.
@@ -249,17 +256,9 @@ fn header(bytes: &[u8], at: usize, sign: u8, wrong: &'static str) -> Result<(i64
     Ok((number.ok_or(Next::Broken(wrong))?, at + end + 1))
 }
 
-fn request(items: Vec<Frame>) -> Next {
-    let bytes = items.into_iter().map(Frame::into_bulk_string);
-    match bytes.collect::<Result<Vec<Bytes>, Frame>>() {
-        Ok(arguments) => Next::Request(arguments),
-        Err(_) => Next::Broken("expected bulk strings"),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
-    use resp_rs::resp2::frame_to_bytes;
+    use resp_rs::resp2::{Frame, frame_to_bytes};
     use testkit::Rng;
 
     use super::*;
@@ -367,7 +366,7 @@ pub(crate) mod tests {
         let digits = "*".to_owned() + &"1".repeat(HEADER_BYTES_MAX - 1);
         check(&mut rng, digits.as_bytes(), &[Next::Broken("invalid multibulk length")]);
         let whole = b"*1\r\n$2\r\nabXY";
-        check(&mut rng, whole, &[Next::Broken("expected an array of bulk strings")]);
+        check(&mut rng, whole, &[Next::Broken("expected the end of an argument")]);
     }
 
     #[test]
