@@ -66,10 +66,11 @@ struct TcpEngine {
     connection: RefCell<Option<Connection>>,
 }
 
-struct Connection {
+/// A connection to a server.
+pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     request: Vec<u8>,
-    value: Vec<u8>,
+    pub(super) value: Vec<u8>,
 }
 
 fn wrong(what: &str) -> io::Error {
@@ -77,7 +78,7 @@ fn wrong(what: &str) -> io::Error {
 }
 
 impl Connection {
-    fn new(address: &str) -> io::Result<Connection> {
+    pub(super) fn new(address: &str) -> io::Result<Connection> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY))?;
@@ -85,7 +86,10 @@ impl Connection {
         Ok(Connection { stream, request: Vec::new(), value: Vec::new() })
     }
 
-    fn send<'a>(&mut self, words: impl ExactSizeIterator<Item = &'a [u8]>) -> io::Result<()> {
+    pub(super) fn send<'a>(
+        &mut self,
+        words: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
         self.request.clear();
         write!(self.request, "*{}\r\n", words.len())?;
         for word in words {
@@ -111,7 +115,7 @@ impl Connection {
     }
 
     /// Reads a reply that is one value into `value`, and returns whether there is one.
-    fn value(&mut self) -> io::Result<bool> {
+    pub(super) fn value(&mut self) -> io::Result<bool> {
         self.value.clear();
         match self.head()? {
             (b'$', Some(-1)) | (b'_', _) => Ok(false),

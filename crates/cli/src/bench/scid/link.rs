@@ -1,4 +1,4 @@
-//! [`Node`]: a process of the experiment, as its client sees it.
+//! [`Link`]: a process of the experiment, as its client sees it; [`Node`], one that is reached through pipes.
 //!
 //! ```text
 //! request   verb u8, sequence u64, epoch u32, key length u32, value length u32, key, value
@@ -31,6 +31,42 @@ pub(super) const REQUEST_BYTES: usize = 21;
 pub(super) const ANSWER_BYTES: usize = 17;
 
 /// A process of the experiment, as its client sees it.
+pub(super) trait Link: Sized {
+    /// A write, as another process is asked for it.
+    type Written;
+
+    /// Writes.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Self::Written, Failure>;
+
+    /// Writes many records. Returns the last write.
+    fn fill(&mut self, records: &[(Vec<u8>, &[u8])]) -> Result<Option<Self::Written>, Failure> {
+        let mut last = None;
+        for (key, value) in records {
+            last = Some(self.put(key, value)?);
+        }
+        Ok(last)
+    }
+
+    /// Reads.
+    fn get(&mut self, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure>;
+
+    /// Asks a secondary to apply everything through `written`; [`Link::reached`] waits for that.
+    fn ask_to_reach(&mut self, written: &Self::Written) -> Result<(), Failure>;
+
+    /// Waits until a secondary has applied what it was asked for.
+    fn reached(&mut self) -> Result<(), Failure>;
+
+    /// Waits until the process has no background work.
+    fn rest(&mut self) -> Result<(), Failure>;
+
+    /// The processor time that the process has taken, in nanoseconds.
+    fn processor_time(&mut self) -> Result<u64, Failure>;
+
+    /// Ends the process.
+    fn stop(self) -> Result<(), Failure>;
+}
+
+/// A process of the experiment that is reached through pipes.
 pub(super) struct Node {
     child: Child,
     requests: Option<ChildStdin>,
@@ -102,39 +138,42 @@ impl Node {
             _ => Err(Failure::Io(String::from_utf8_lossy(&value).into_owned())),
         }
     }
+}
 
-    /// Writes.
-    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Commit, Failure> {
+impl Link for Node {
+    type Written = Commit;
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Commit, Failure> {
         self.ask(PUT, nothing(), key, value)?;
         Ok(self.answer()?.commit)
     }
 
-    /// Reads.
-    pub(super) fn get(&mut self, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    fn get(&mut self, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         self.ask(if is_strong { GET_STRONG } else { GET }, nothing(), key, &[])?;
         Ok(self.answer()?.value)
     }
 
-    /// Asks a secondary to apply everything through `commit`; it answers after that.
-    pub(super) fn ask_to_reach(&mut self, commit: Commit) -> Result<(), Failure> {
-        self.ask(REACH, commit, &[], &[])
+    fn ask_to_reach(&mut self, written: &Commit) -> Result<(), Failure> {
+        self.ask(REACH, *written, &[], &[])
     }
 
-    /// Makes the primary flush and compact everything; waits until it has no background work.
-    pub(super) fn rest(&mut self) -> Result<(), Failure> {
+    fn reached(&mut self) -> Result<(), Failure> {
+        self.answer().map(drop)
+    }
+
+    /// Makes the primary flush and compact everything, too.
+    fn rest(&mut self) -> Result<(), Failure> {
         self.ask(REST, nothing(), &[], &[])?;
         self.answer().map(drop)
     }
 
-    /// The processor time that the process has taken, in nanoseconds.
-    pub(super) fn processor_time(&mut self) -> Result<u64, Failure> {
+    fn processor_time(&mut self) -> Result<u64, Failure> {
         self.ask(COST, nothing(), &[], &[])?;
         let value = self.answer()?.value.unwrap_or_default();
         Ok(if value.len() == 8 { u64_at(&value, 0) } else { 0 })
     }
 
-    /// Ends the process.
-    pub(super) fn stop(mut self) -> Result<(), Failure> {
+    fn stop(mut self) -> Result<(), Failure> {
         drop(self.requests.take());
         let status = self.child.wait().map_err(|e| broken("end", &e))?;
         match status.success() {

@@ -14,7 +14,7 @@
 //! In the baseline a write is done when both secondaries have applied it: synchronous replication.
 //! All ways use the same processes, the same pipes and the same operations. `link.rs` is the
 //! client's side of a process, `node.rs` the process, `rounds.rs` the order of the runs and their
-//! summary.
+//! summary. With `--tcp` the processes are servers, and `served.rs` is the client's side of one.
 
 mod link;
 mod node;
@@ -22,18 +22,19 @@ mod plot;
 mod report;
 mod rounds;
 mod series;
+mod served;
 
 use std::path::{Path, PathBuf};
 
-use siltstone::Commit;
 use siltstone::clock::{Clock, SystemClock};
 use testkit::Rng;
 use testkit::bench::measure::processor_time;
 use testkit::rng::mix64;
 use testkit::workload::{KeySpace, Zipfian};
 
-use self::link::Node;
-use self::series::{Load, Measured, Setup};
+use self::link::{Link, Node};
+use self::series::{Load, Measured, Series, Setup};
+use self::served::ServedNode;
 use crate::bench::folder::Folder;
 use crate::output::{Failure, Output, note};
 use crate::svg;
@@ -41,6 +42,8 @@ use crate::svg;
 pub(crate) use self::node::{Args as NodeArgs, run as run_node};
 
 const KEY_BYTES: usize = 16;
+/// Records that the fill writes at once, where it can.
+const FILL_RECORDS: usize = 100;
 
 /// Arguments of `bench scid`.
 #[derive(Debug, clap::Args)]
@@ -63,6 +66,12 @@ pub(crate) struct Args {
     /// Workload to run; may be given several times [default: all]
     #[arg(long, value_enum)]
     load: Vec<Load>,
+    /// Run servers, and ask them over TCP
+    #[arg(long)]
+    tcp: bool,
+    /// Place of the servers in a bucket, which has none of their databases yet
+    #[arg(long, value_name = "URL", requires = "tcp")]
+    remote: Option<String>,
     /// Folder for the databases [default: a fresh one, removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -77,45 +86,68 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The processes of one run.
-struct Cluster {
-    primary: Node,
-    secondaries: [Node; 2],
-    next: usize,
-    /// The last write since the processes were idle.
-    last: Option<Commit>,
+impl Args {
+    /// The begin of the names of drawings.
+    fn prefix(&self) -> &'static str {
+        match (self.tcp, &self.remote) {
+            (false, _) => "scid",
+            (true, None) => "scid-tcp",
+            (true, Some(_)) => "scid-bucket",
+        }
+    }
 }
 
-impl Cluster {
-    fn start(folder: &Path) -> Result<Cluster, Failure> {
+/// The processes of one run.
+struct Cluster<L: Link> {
+    primary: L,
+    secondaries: [L; 2],
+    next: usize,
+    /// The last write since the processes were idle.
+    last: Option<L::Written>,
+}
+
+impl Cluster<Node> {
+    fn start(folder: &Path) -> Result<Cluster<Node>, Failure> {
         let primary = Node::start(folder, "primary")?;
         let secondaries = [Node::start(folder, "secondary")?, Node::start(folder, "secondary")?];
         Ok(Cluster { primary, secondaries, next: 0, last: None })
     }
+}
 
+impl Cluster<ServedNode> {
+    /// Starts servers of a folder, or with `remote` of a place in a bucket.
+    fn serve(folder: &Path, remote: Option<&str>) -> Result<Cluster<ServedNode>, Failure> {
+        let primary = ServedNode::primary(folder, remote)?;
+        let secondaries =
+            [ServedNode::reader(folder, remote)?, ServedNode::reader(folder, remote)?];
+        Ok(Cluster { primary, secondaries, next: 0, last: None })
+    }
+}
+
+impl<L: Link> Cluster<L> {
     /// The secondaries in turns.
-    fn secondary(&mut self) -> &mut Node {
+    fn secondary(&mut self) -> &mut L {
         self.next = 1 - self.next;
         &mut self.secondaries[self.next]
     }
 
     fn put(&mut self, setup: Setup, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        let commit = self.primary.put(key, value)?;
-        self.last = Some(commit);
+        let written = self.primary.put(key, value)?;
         if setup == Setup::Baseline {
-            self.catch_up(commit)?;
+            self.catch_up(&written)?;
         }
+        self.last = Some(written);
         Ok(())
     }
 
-    /// Has both secondaries apply everything through `commit`.
-    fn catch_up(&mut self, commit: Commit) -> Result<(), Failure> {
+    /// Has both secondaries apply everything through `written`.
+    fn catch_up(&mut self, written: &L::Written) -> Result<(), Failure> {
         // Both at once: the caller waits for the slower one.
         for secondary in &mut self.secondaries {
-            secondary.ask_to_reach(commit)?;
+            secondary.ask_to_reach(written)?;
         }
         for secondary in &mut self.secondaries {
-            secondary.answer()?;
+            secondary.reached()?;
         }
         Ok(())
     }
@@ -126,15 +158,15 @@ impl Cluster {
     /// one.
     fn settle(&mut self) -> Result<(), Failure> {
         self.next = 0;
-        let Some(commit) = self.last.take() else { return Ok(()) };
+        let Some(written) = self.last.take() else { return Ok(()) };
         self.primary.rest()?;
-        self.catch_up(commit)
+        self.catch_up(&written)
     }
 
     /// The processor time that all processes have taken, the client's included, in nanoseconds.
     fn processor_time(&mut self) -> Result<u64, Failure> {
         let mut all = own_processor_time();
-        for node in [&mut self.primary].into_iter().chain(&mut self.secondaries) {
+        for node in std::iter::once(&mut self.primary).chain(&mut self.secondaries) {
             all += node.processor_time()?;
         }
         Ok(all)
@@ -147,7 +179,7 @@ impl Cluster {
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, Failure> {
         match setup {
-            Setup::Optimal if is_strong => self.primary.get(false, key),
+            Setup::Optimal if is_strong => self.primary.get(true, key),
             Setup::Offloaded if is_strong => self.secondary().get(true, key),
             _ => self.secondary().get(false, key),
         }
@@ -170,7 +202,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn measure(&self, cluster: &mut Cluster, seed: u64) -> Result<Measured, Failure> {
+    fn measure<L: Link>(&self, cluster: &mut Cluster<L>, seed: u64) -> Result<Measured, Failure> {
         let Args { records, ops, value_size, .. } = *self.args;
         let keys = KeySpace::new(records, KEY_BYTES);
         let zipfian = Zipfian::new(records);
@@ -216,34 +248,57 @@ fn own_processor_time() -> u64 {
 }
 
 /// Fills the database that all runs of a workload use.
-fn fill(cluster: &mut Cluster, args: &Args) -> Result<(), Failure> {
+fn fill<L: Link>(cluster: &mut Cluster<L>, args: &Args) -> Result<(), Failure> {
     let keys = KeySpace::new(args.records, KEY_BYTES);
     let value = Rng::new(args.seed).bytes(args.value_size as usize);
     let mut key = Vec::new();
-    for record in 0..args.records {
-        keys.record(record, &mut key);
-        cluster.put(Setup::Offloaded, &key, &value)?;
+    for first in (0..args.records).step_by(FILL_RECORDS) {
+        let records = (first..args.records).take(FILL_RECORDS).map(|record| {
+            keys.record(record, &mut key);
+            (key.clone(), &value[..])
+        });
+        let records: Vec<_> = records.collect();
+        cluster.last = cluster.primary.fill(&records)?;
     }
     cluster.settle()
+}
+
+/// Runs all rounds of a workload on these processes, and ends them.
+fn measured<L: Link>(
+    args: &Args,
+    load: Load,
+    mut cluster: Cluster<L>,
+) -> Result<Vec<Series>, Failure> {
+    fill(&mut cluster, args)?;
+    let series = rounds::measure(args, load, &mut cluster)?;
+    cluster.stop()?;
+    Ok(series)
 }
 
 /// Runs the experiment and reports.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = Folder::new(args.dir.as_deref())?;
     let mut out = Output::new(args.json);
+    let mut all = Vec::new();
     let loads = Load::ALL.into_iter();
     for load in loads.filter(|load| args.load.is_empty() || args.load.contains(load)) {
         let place = folder.path().join(load.name());
-        let mut cluster = Cluster::start(&place)?;
-        fill(&mut cluster, args)?;
-        let series = rounds::measure(args, load, &mut cluster)?;
-        cluster.stop()?;
+        let series = if args.tcp {
+            let remote = args.remote.as_ref().map(|url| format!("{url}/{}", load.name()));
+            measured(args, load, Cluster::serve(&place, remote.as_deref())?)?
+        } else {
+            measured(args, load, Cluster::start(&place)?)?
+        };
         out.line(report::text(load, &series), &report::json(load, &series))?;
         out.flush()?;
         if let Some(svg) = &args.svg {
-            let path = svg.join(format!("scid-{}.svg", load.name().to_lowercase()));
+            let path = svg.join(format!("{}-{}.svg", args.prefix(), load.name().to_lowercase()));
             svg::save(&path, &plot::draw(load.title(), &series))?;
         }
+        all.push((load, series));
+    }
+    if let Some(svg) = args.svg.as_ref().filter(|_| args.tcp) {
+        svg::save(&svg.join(format!("{}-strong.svg", args.prefix())), &plot::draw_strong(&all))?;
     }
     out.finish()?;
     if let Folder::Given(path) = &folder {

@@ -6,15 +6,16 @@
 //! two runs that are a few seconds apart. Such ratios scatter less than throughputs do. The first
 //! round is not counted: its caches are cold.
 
+use super::link::Link;
 use super::series::{Load, Series};
 use super::{Args, Cluster, Run};
 use crate::output::{Failure, note};
 
 /// Runs all rounds of a workload.
-pub(super) fn measure(
+pub(super) fn measure<L: Link>(
     args: &Args,
     load: Load,
-    cluster: &mut Cluster,
+    cluster: &mut Cluster<L>,
 ) -> Result<Vec<Series>, Failure> {
     let shares: Vec<u64> = (0..=100).step_by(args.step as usize).collect();
     let setups = load.setups();
