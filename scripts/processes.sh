@@ -26,3 +26,25 @@ start() {
     cat "$log"
     exit 1
 }
+
+# finish PID: ends a server of the script before the end of the script.
+finish() {
+    kill "$1"
+    wait "$1" || true
+}
+
+# start_redis FOLDER: starts redis-server with appendonly everysec on a free port, in a new folder. Sets `port` and `server`.
+start_redis() {
+    mkdir "$1"
+    port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+    redis-server --port "$port" --dir "$1" --save "" --appendonly yes --appendfsync everysec >"$1/log" &
+    server=$!
+    servers+=("$server")
+    for _ in $(seq 100); do
+        (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && return 0
+        kill -0 "$server" || break
+        sleep 0.1
+    done
+    cat "$1/log"
+    exit 1
+}

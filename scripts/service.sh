@@ -3,7 +3,6 @@
 #                                   temporary folder, then an operator with two readers and a router of its own, and
 #                                   ends them all
 #        service.sh --steps         runs the first steps alone
-#        service.sh --bench         measures redis-benchmark on it and on redis-server, in turns
 #        service.sh --hop           measures redis-benchmark on the primary and through a router, in turns
 #        service.sh --large         measures the memory of a primary and a router for a value of 900 MB
 #
@@ -179,23 +178,6 @@ measure() {
     done
 }
 
-bench() {
-    for tool in redis-benchmark redis-server; do
-        command -v "$tool" >/dev/null || { echo "skipped: $tool is not here (apt-get install redis-server)"; return; }
-    done
-    mkdir "$folder/redis"
-    local at
-    at="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
-    redis-server --port "$at" --dir "$folder/redis" --save "" --appendonly yes --appendfsync everysec >"$folder/log.redis" &
-    servers+=("$!")
-    for _ in $(seq 100); do redis-cli -p "$at" ping >/dev/null 2>&1 && break; sleep 0.1; done
-    echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
-    for _ in 1 2 3; do
-        measure siltstone "$primary"
-        measure redis "$at"
-    done | sort
-}
-
 hop() {
     command -v redis-benchmark >/dev/null || { echo "skipped: redis-benchmark is not here"; return; }
     echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
@@ -253,10 +235,6 @@ if [[ "$mode" == --large ]]; then
 fi
 if [[ "$mode" == --hop ]]; then
     hop
-    exit
-fi
-if [[ "$mode" == --bench ]]; then
-    bench
     exit
 fi
 steps
