@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// Milliseconds after which a node without a reply counts as lost
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     reply: u64,
+    /// Most nodes that send one long value at the same time; 1 for no other than the one that is asked for it
+    #[arg(long, value_name = "NODES", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    parallel: u64,
+    /// Bytes from which on a value is read from several nodes, at least 1 MiB
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    parallel_bytes: u64,
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: PortArgs,
@@ -83,6 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.login = args.login.as_ref().map(login).transpose()?;
     options.wait = Duration::from_millis(args.wait);
     options.reply = Duration::from_millis(args.reply);
+    options.parallel = usize::try_from(args.parallel).unwrap_or(1);
+    options.parallel_bytes = args.parallel_bytes;
     #[cfg(feature = "tls")]
     {
         let identity = args.identity.files();

@@ -60,6 +60,16 @@ impl BlobReader {
         }
     }
 
+    /// Returns the root hash of the value, if it is in a chunk file: XXH3-128 of its length and of the checksums of its stored
+    /// bytes. Readers of one key with equal root hashes have the same value, also in another process, and after the value has
+    /// moved. `None` for a value in a table.
+    pub fn root_hash(&self) -> Option<u128> {
+        match &self.value {
+            ReadValue::Small(_) => None,
+            ReadValue::Large { block, .. } => Some(block.handle.root),
+        }
+    }
+
     /// Fills `buf` with the bytes from `offset`; the position stays.
     ///
     /// # Errors

@@ -4,8 +4,11 @@
 //! 1. No more than [`PIECE_BYTES`] of it are in memory.
 //! 2. It is the value as of its open, whatever is written since.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use siltstone::large_values::{BlobReader, PendingBlob, ReadBlobs};
 use siltstone::{Epoch, Partition, Result, Slice};
 
@@ -25,6 +28,24 @@ pub(crate) struct Stored {
     pub(crate) value: PendingBlob,
     /// That of the primary whose file it is.
     pub(crate) epoch: Epoch,
+}
+
+/// The version of a value: its root hash, which is written as 32 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version(pub(crate) u128);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A long value that a connection keeps, because it is read in parts.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) partition: Arc<str>,
+    pub(crate) key: Bytes,
+    pub(crate) blob: Blob,
 }
 
 /// Bytes of a long value.
@@ -60,6 +81,24 @@ impl Blob {
     /// Its bytes that are not sent yet.
     pub(crate) fn len(&self) -> u64 {
         self.left.end - self.left.start
+    }
+
+    /// The root hash, by which parts are known to be of one value; `None` for a value that is not in a chunk file.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.reader.root_hash().map(Version)
+    }
+
+    /// The place of its bytes that are not sent yet, in the stored value.
+    pub(crate) fn place(&self) -> Range<u64> {
+        self.left.clone()
+    }
+
+    /// The bytes at a place of the stored value, in memory; `None` if it has no such place.
+    pub(crate) fn at(&self, place: Range<u64>) -> Result<Option<Slice>> {
+        if place.start > place.end || place.end > self.reader.len() {
+            return Ok(None);
+        }
+        Blob { reader: self.reader.clone(), left: place }.whole().map(Some)
     }
 
     /// The bytes `range` of it.

@@ -104,10 +104,12 @@ impl Connection {
         Connection { shared, session, incoming, limits, arrival: None, arrived: None, now: None }
     }
 
-    /// The time for which the client may be silent. A long value that does not come on keeps a file and the database open.
+    /// The time for which the client may be silent. A long value that does not come on keeps a file and the database open,
+    /// and so does one that is read in parts.
     fn idle_limit(&self) -> Option<Duration> {
         let limits = &self.shared.options.limits;
-        let has_value = self.arrival.is_some() || self.arrived.is_some();
+        let is_held = self.session.as_ref().is_some_and(|session| session.held.is_some());
+        let has_value = self.arrival.is_some() || self.arrived.is_some() || is_held;
         let of_value = has_value.then_some(limits.write);
         limits.idle.into_iter().chain(of_value).min()
     }

@@ -16,6 +16,7 @@ use crate::info;
 use crate::keys::Scan;
 use crate::level::Asked;
 use crate::node::{NOTES, Primary, Role};
+use crate::parts;
 use crate::reads::{Read, predicted, read};
 use crate::reply::Reply;
 use crate::scid;
@@ -43,6 +44,7 @@ pub(crate) fn execute(
         return (None, Err(unknown(&request[0])));
     };
     let spec = &COMMANDS[command];
+    parts::forget(session, spec.verb);
     let outcome = admit(shared, session, spec, request).and_then(|()| {
         let is_of_transaction = matches!(
             spec.verb,
@@ -53,6 +55,7 @@ pub(crate) fn execute(
         }
         run(shared, session, spec, &request[1..], patience)
     });
+    let outcome = outcome.map(|reply| parts::announced(session, &request[1..], reply));
     let is_refused = matches!(outcome, Err(Failure::Refused(_)));
     if is_refused && spec.verb != Verb::Multi {
         session.break_queue();
@@ -157,6 +160,7 @@ fn run(
         Kind::Node => match spec.verb {
             Verb::ScidLag => scid::lag(shared, session, arguments),
             Verb::ScidMap => Ok(scid::map(shared)),
+            Verb::ScidPart => parts::part(shared, session, arguments),
             Verb::ScidSlots => slots(shared, arguments, session.stream.take()),
             Verb::ScidSync => scid::sync(shared, session, arguments),
             _ => scid::promote(shared),
@@ -188,6 +192,7 @@ fn connection(
         }
         Verb::ScidLast => Ok(session.last()),
         Verb::ScidLevel => session.set_level(shared, arguments),
+        Verb::ScidParts => parts::announce(session, &arguments[0]),
         Verb::ScidPredictions => Ok(scid::predictions(shared.predictor.as_ref())),
         Verb::ScidToken => session.token(arguments),
         Verb::Select => session.select(&arguments[0]),

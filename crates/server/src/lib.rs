@@ -68,6 +68,7 @@ mod node;
 mod options;
 mod page;
 mod pages;
+mod parts;
 mod place;
 mod predict;
 mod reads;

@@ -77,7 +77,7 @@ fn number(text: &[u8]) -> Result<u8, Failure> {
     }
 }
 
-fn natural(text: &[u8]) -> Result<u64, Failure> {
+pub(crate) fn natural(text: &[u8]) -> Result<u64, Failure> {
     u64::try_from(integer(text)?).map_err(|_| Failure::NOT_AN_INTEGER)
 }
 

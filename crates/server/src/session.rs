@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use siltstone::{Commit, SeqNo};
 
-use crate::blob::Stored;
+use crate::blob::{Held, Stored};
 use crate::failure::Failure;
 use crate::latencies::Known;
 use crate::level::{Served, Token, Wanted, newer};
@@ -80,6 +80,9 @@ pub(crate) struct Session {
     pub(crate) watched: Vec<Watched>,
     /// The value of the `SET` that runs, if it came as a stream.
     pub(crate) stream: Option<Stored>,
+    /// The length from which on values are read in parts, and the one that is.
+    pub(crate) parts_from: Option<u64>,
+    pub(crate) held: Option<Held>,
     /// The connection ends after the reply.
     pub(crate) ends: bool,
 }
@@ -104,6 +107,8 @@ impl Session {
             is_queue_broken: false,
             watched: Vec::new(),
             stream: None,
+            parts_from: None,
+            held: None,
             ends: false,
         }
     }

@@ -9,8 +9,18 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(1);
 const PAGE_BYTES_MAX: u64 = 8 << 20;
 /// The commands that are load. Not those that routers add: their questions for roles and tokens.
-const OPERATIONS: [&str; 9] =
-    ["GET", "SCID.GET", "MGET", "EXISTS", "STRLEN", "GETRANGE", "SCAN", "DBSIZE", "EXEC"];
+const OPERATIONS: [&str; 10] = [
+    "GET",
+    "SCID.GET",
+    "SCID.PART",
+    "MGET",
+    "EXISTS",
+    "STRLEN",
+    "GETRANGE",
+    "SCAN",
+    "DBSIZE",
+    "EXEC",
+];
 const PREFIX: &str = "siltstone_server_";
 
 /// The counts of a server, from its start on.

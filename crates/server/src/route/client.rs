@@ -11,6 +11,7 @@
 //! 3. The session's token covers all that its client has written or seen before a read at level 3 is sent.
 
 mod attempts;
+mod parallel;
 mod upload;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
 
+use self::parallel::{Helpers, greet_parts};
 pub(super) use self::upload::Upload;
 use super::choice::{Need, choose};
 use super::cluster::Cluster;
@@ -299,13 +301,18 @@ impl Client {
         let needs: Vec<Option<Need>> =
             batch.items.iter().map(|(item, _)| self.session.need_of(item)).collect();
         let mut replies = Vec::with_capacity(batch.items.len());
-        let done = self.converse(&batch, &node.address, &mut replies, sink).await;
+        let helpers = self.helpers(&batch);
+        let done = self.converse(&batch, &node.address, &mut replies, &helpers, sink).await;
         let now = self.cluster.now();
         if done.is_ok() {
             running.answered(now);
         }
         node.counts.answered(&needs, &replies, now.saturating_sub(begun));
         let repeated = first_to_repeat(&batch.items, &replies);
+        let announced = helpers.announced(&replies).filter(|_| done.is_ok());
+        if let Some(announcement) = announced {
+            return self.read_announced(batch, &announcement, &helpers, queue, sink).await;
+        }
         for (at, (mut item, before)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
             node.counts.returned();
             match replies.get(at) {
@@ -353,13 +360,15 @@ impl Client {
         batch: &Batch,
         address: &str,
         replies: &mut Vec<Bytes>,
+        helpers: &Helpers,
         sink: &mut Sink<'_>,
     ) -> io::Result<()> {
         let node = batch.node;
         let session = &mut self.session;
         let link = self.links.get_mut(&node).ok_or(io::ErrorKind::NotConnected)?;
         let mut bytes = BytesMut::new();
-        let greetings = greet(session, link, batch, &mut bytes);
+        let parts_from = helpers.parts_from(&self.cluster);
+        let greetings = greet(session, link, batch, parts_from, &mut bytes);
         batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
         let has_token = !session.is_open();
         if has_token {
@@ -416,14 +425,20 @@ impl Client {
 }
 
 /// Appends what the node does not know of the session. Returns how many commands that are.
-fn greet(session: &Session, link: &mut Link, batch: &Batch, out: &mut BytesMut) -> usize {
+fn greet(
+    session: &Session,
+    link: &mut Link,
+    batch: &Batch,
+    parts_from: u64,
+    out: &mut BytesMut,
+) -> usize {
     // Between MULTI and EXEC each command is one of the transaction.
     if batch.items[0].1.as_ref().is_some_and(|it| it.is_open) {
         return 0;
     }
     let mut items = batch.items.iter();
     let is_of_session = items.any(|(item, _)| item.is_of_session(session.level));
-    session.greet(&mut link.greeted, is_of_session, out)
+    session.greet(&mut link.greeted, is_of_session, out) + greet_parts(link, parts_from, out)
 }
 
 /// The reply to `item`, or the begin of a long one.

@@ -50,6 +50,11 @@ pub struct ClusterOptions {
     pub wait: Duration,
     /// The longest that a node takes for a reply; from then on it counts as lost. Default: 10 s.
     pub reply: Duration,
+    /// The most nodes that send one long value at the same time: the one that is asked for it, and readers. 1 for no other.
+    /// Default: 4.
+    pub parallel: usize,
+    /// Bytes from which on a value is read so; at least 1 MiB. The value is in a chunk file. Default: 8 MiB.
+    pub parallel_bytes: u64,
     /// TLS to the nodes. Default: none.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::tls::NodeTls>,
@@ -67,6 +72,8 @@ impl ClusterOptions {
             login: None,
             wait: Duration::from_secs(5),
             reply: Duration::from_secs(10),
+            parallel: 4,
+            parallel_bytes: 8 << 20,
             #[cfg(feature = "tls")]
             tls: None,
             clock: Arc::new(SystemClock::new()),

@@ -73,4 +73,7 @@ pub(crate) struct Counts {
     pub(crate) refused: AtomicU64,
     /// Writes without a reply.
     pub(crate) unknown: AtomicU64,
+    /// Long values that were read from several nodes, and parts that a node refused.
+    pub(crate) parallel_reads: AtomicU64,
+    pub(crate) refused_parts: AtomicU64,
 }

@@ -58,6 +58,10 @@ fn text(front: &Front, backends: &Backends) -> String {
     out.one("refused_requests_total", "counter", help, backends.sum(|counts| &counts.refused));
     let help = "Writes without a reply, which were answered as UNKNOWN.";
     out.one("unknown_writes_total", "counter", help, backends.sum(|counts| &counts.unknown));
+    let help = "Long values that were read from several nodes at once.";
+    out.one("parallel_reads_total", "counter", help, backends.sum(|it| &it.parallel_reads));
+    let help = "Parts of long values that a node refused, mostly because it has another version.";
+    out.one("refused_parts_total", "counter", help, backends.sum(|it| &it.refused_parts));
     match backends {
         Backends::Cluster(cluster) => predictions(&mut out, cluster.predictor.as_ref()),
         Backends::Shards(shards) => slots(&mut out, shards),

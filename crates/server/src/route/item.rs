@@ -38,6 +38,8 @@ pub(crate) struct Item {
     /// Nodes that have refused it, and the last refusal.
     pub(crate) avoid: Vec<usize>,
     pub(crate) refused: Option<Bytes>,
+    /// It is read from one node, also if it is long.
+    pub(crate) is_one_node: bool,
     /// It goes to one of several shards.
     pub(crate) is_of_shard: bool,
     /// The refusal of a shard that does not own its slots.
@@ -71,6 +73,7 @@ impl Item {
             lost_at: None,
             avoid: Vec::new(),
             refused: None,
+            is_one_node: false,
             is_of_shard: false,
             moved: None,
             until: None,

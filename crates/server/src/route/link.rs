@@ -26,6 +26,23 @@ pub(crate) struct Greeted {
     pub(crate) level: Option<Wanted>,
     pub(crate) token: Option<Commit>,
     pub(crate) is_token_lost: bool,
+    /// The length from which on it announces long values; 0 for never.
+    pub(crate) parts_from: u64,
+}
+
+impl Default for Greeted {
+    /// The state of a new connection.
+    fn default() -> Greeted {
+        Greeted {
+            has_login: false,
+            is_resp3: false,
+            partition: Arc::from(crate::users::DEFAULT),
+            level: None,
+            token: None,
+            is_token_lost: false,
+            parts_from: 0,
+        }
+    }
 }
 
 /// A reply that has come.
@@ -58,14 +75,7 @@ impl Link {
         limit: Duration,
     ) -> io::Result<Link> {
         let stream = dialer.dial(address, Instant::now() + limit).await?;
-        let greeted = Greeted {
-            has_login: false,
-            is_resp3: false,
-            partition: Arc::from(crate::users::DEFAULT),
-            level: None,
-            token: None,
-            is_token_lost: false,
-        };
+        let greeted = Greeted::default();
         let address = address.to_owned();
         let incoming = BytesMut::new();
         Ok(Link { address, stream, incoming, scan: Scan::default(), limit, greeted })

@@ -14,6 +14,7 @@ mod model_state;
 mod network;
 mod operations;
 mod pages;
+mod parallel;
 mod partitions;
 mod predict;
 mod roles;
