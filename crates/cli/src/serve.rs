@@ -111,6 +111,9 @@ pub(crate) struct LimitArgs {
     /// Seconds for which an answer waits for a client that does not read
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     write_timeout: u64,
+    /// Bytes a second that a client takes at least of answers that wait for it; 0 for any
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 10)]
+    write_rate: u64,
     /// Seconds for which the end of the server waits for requests that run
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain: u64,
@@ -133,6 +136,7 @@ impl LimitArgs {
             pipeline: self.pipeline.max(1),
             idle: (self.idle > 0).then(|| Duration::from_secs(self.idle)),
             write: Duration::from_secs(self.write_timeout),
+            write_rate: self.write_rate,
             drain: Duration::from_secs(self.drain),
             ..Limits::default()
         }

@@ -22,9 +22,10 @@ use crate::commands::{COMMANDS, Verb, find};
 use crate::execute::execute;
 use crate::exposition::count;
 use crate::failure::{Failure, Patience};
-use crate::front::{Event, send};
+use crate::front::Event;
 use crate::node::Role;
 use crate::options::Acknowledge;
+use crate::pace::Pace;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
@@ -144,8 +145,12 @@ impl Connection {
     }
 
     /// Sends the bytes of a long value. Returns whether the client has all of them.
-    async fn send_value(&mut self, stream: &mut Stream, mut blob: Box<Blob>) -> bool {
-        let limit = self.shared.options.limits.write;
+    async fn send_value(
+        &mut self,
+        stream: &mut Stream,
+        mut blob: Box<Blob>,
+        mut pace: Pace,
+    ) -> bool {
         let mut piece = Vec::new();
         while blob.len() > 0 {
             let read = spawn_blocking(move || blob.read(&mut piece).map(|()| (blob, piece))).await;
@@ -154,14 +159,14 @@ impl Connection {
                 count(&self.shared.front.counts.broken);
                 return false;
             };
-            if !matches!(send(stream, &bytes, limit).await, Ok(true)) {
+            if !matches!(pace.send(stream, &bytes).await, Ok(true)) {
                 count(&self.shared.front.counts.slow);
                 return false;
             }
             blob = rest;
             piece = bytes;
         }
-        matches!(send(stream, b"\r\n", limit).await, Ok(true))
+        matches!(pace.send(stream, b"\r\n").await, Ok(true))
     }
 
     /// Answers all requests that are complete.
@@ -180,14 +185,14 @@ impl Connection {
                     failure.reply().write(&mut out, false);
                 }
             }
-            let limit = self.shared.options.limits.write;
-            if !out.is_empty() && !matches!(send(stream, &out, limit).await, Ok(true)) {
+            let mut pace = Pace::new(&self.shared.options.limits);
+            if !out.is_empty() && !matches!(pace.send(stream, &out).await, Ok(true)) {
                 count(&self.shared.front.counts.slow);
                 return Round::Ends;
             }
             match round {
                 Round::Value(blob) => {
-                    if !self.send_value(stream, blob).await {
+                    if !self.send_value(stream, blob, pace).await {
                         return Round::Ends;
                     }
                 }

@@ -309,19 +309,3 @@ fn prepare(stream: &TcpStream) {
     let alive = socket2::TcpKeepalive::new().with_time(ALIVE);
     let _ = socket2::SockRef::from(stream).set_tcp_keepalive(&alive);
 }
-
-/// Sends `out`; `false` if the client did not take it in time.
-pub(crate) async fn send(
-    stream: &mut Stream,
-    out: &[u8],
-    limit: Duration,
-) -> std::io::Result<bool> {
-    let sent = stream.try_send(out)?;
-    if sent == out.len() {
-        return Ok(true);
-    }
-    match timeout(limit, stream.send(&out[sent..])).await {
-        Ok(written) => written.map(|()| true),
-        Err(_) => Ok(false),
-    }
-}

@@ -75,6 +75,8 @@ pub(crate) fn config(shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Fail
         ("maxclients", limits.clients.to_string()),
         ("maxmemory", "0".to_owned()),
         ("proto-max-bulk-len", limits.argument_bytes.to_string()),
+        // No client is ended for answers that wait: it gets no further ones. `--write-timeout` and `--write-rate` end it.
+        ("client-output-buffer-limit", "normal 0 0 0 slave 0 0 0 pubsub 0 0 0".to_owned()),
         ("timeout", limits.idle.map_or(0, |idle| idle.as_secs()).to_string()),
     ];
     let mut pairs = Vec::new();

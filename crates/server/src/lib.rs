@@ -66,6 +66,7 @@ mod level;
 mod metrics;
 mod node;
 mod options;
+mod pace;
 mod page;
 mod pages;
 mod parts;

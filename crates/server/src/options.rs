@@ -53,6 +53,9 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for which an answer waits for a client that does not read; then the connection ends. Default: 60 s.
     pub write: Duration,
+    /// Bytes a second that a client takes at least of answers that wait for it, after the time of [`Limits::write`]; then
+    /// the connection ends. 0 for any rate. Default: 32 KiB.
+    pub write_rate: u64,
     /// Time for which the end of the server waits for requests that run. Default: 10 s.
     pub drain: Duration,
 }
@@ -73,6 +76,7 @@ impl Default for Limits {
             inline_bytes: 256 << 10,
             idle: None,
             write: Duration::from_secs(60),
+            write_rate: 32 << 10,
             drain: Duration::from_secs(10),
         }
     }

@@ -13,6 +13,7 @@ use crate::budget::Incomplete;
 use crate::exposition::count;
 use crate::failure::Failure;
 use crate::front::{Event, Front};
+use crate::pace::Pace;
 use crate::reply::Reply;
 use crate::request::{Incoming, Next};
 use crate::stream::Stream;
@@ -153,7 +154,7 @@ impl Connection {
             let connection = sink::Connection {
                 stream: &mut self.stream,
                 most: self.front.limits.output_bytes,
-                limit: self.front.limits.write,
+                pace: Pace::new(&self.front.limits),
             };
             let mut sink = Sink::new(Some(connection));
             self.client.answer(requests, &mut sink).await;

@@ -1,11 +1,9 @@
 //! [`Sink`]: the replies for a client of the router, on their way.
 
-use std::time::Duration;
-
 use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc::Sender;
 
-use crate::front::send;
+use crate::pace::Pace;
 use crate::stream::Stream;
 
 /// The replies for a client. Without an outlet they stay in memory.
@@ -28,7 +26,7 @@ pub(crate) struct Connection<'a> {
     pub(crate) stream: &'a mut Stream,
     /// Bytes above which they are sent.
     pub(crate) most: usize,
-    pub(crate) limit: Duration,
+    pub(crate) pace: Pace,
 }
 
 impl<'a> Sink<'a> {
@@ -76,7 +74,7 @@ impl<'a> Sink<'a> {
         match &mut self.outlet {
             Outlet::Memory => {}
             Outlet::Connection(connection) => {
-                let sent = send(connection.stream, &self.out, connection.limit).await;
+                let sent = connection.pace.send(connection.stream, &self.out).await;
                 self.is_broken = !matches!(sent, Ok(true));
                 self.out.clear();
             }

@@ -25,6 +25,7 @@ mod shards;
 mod shards_linear;
 mod shards_power;
 mod shards_steps;
+mod slow;
 mod streams;
 #[cfg(feature = "tls")]
 mod tls;
