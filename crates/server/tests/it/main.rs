@@ -5,6 +5,7 @@
 mod client;
 mod commands;
 mod expiry;
+mod histories;
 mod hostile;
 mod levels;
 mod limits;
@@ -35,3 +36,4 @@ mod tls_client;
 mod tls_files;
 #[cfg(feature = "tls")]
 mod tls_route;
+mod together;

@@ -10,19 +10,21 @@ use std::time::Duration;
 
 use remote::{Remote, Store, Timer};
 use server::{
-    Acknowledge, Cluster, ClusterOptions, Limits, Nodes, Place, Policy, Role, Router, Server,
+    Acknowledge, Cluster, ClusterOptions, Limits, Nodes, Options, Place, Policy, Role, Router,
+    Server,
 };
 use siltstone::clock::{Clock, SystemClock};
 use testkit::Rng;
 use testkit::linear::{Operation, RegisterCall, check_registers};
 
 use crate::client::{Client, options, until};
+use crate::histories::checked;
 use crate::linear::now;
 use crate::network::{CUT, Caller, CutStore, DELAY, DROP, HOLD, Link, PASS};
 
 const NODES: usize = 4;
-const THREADS: usize = 4;
-const LEASE: Duration = Duration::from_millis(300);
+pub(crate) const THREADS: usize = 4;
+pub(crate) const LEASE: Duration = Duration::from_millis(300);
 /// The bound of reads at level 2.
 const AGE: Duration = Duration::from_millis(400);
 const ROUND: Duration = Duration::from_secs(6);
@@ -30,57 +32,58 @@ const ROUND: Duration = Duration::from_secs(6);
 const SECONDS: u64 = 30;
 
 /// A node, its way to the bucket, and the proxy before it.
-struct Node {
-    store: Arc<CutStore>,
+pub(crate) struct Node {
+    pub(crate) store: Arc<CutStore>,
     folder: tempfile::TempDir,
     server: Option<Server>,
     address: SocketAddr,
-    link: Link,
+    pub(crate) link: Link,
+    /// That of its database.
+    shard: Option<&'static str>,
 }
 
-fn start(store: Arc<CutStore>, folder: &Path, role: Role, address: Option<SocketAddr>) -> Server {
+fn start(store: Arc<CutStore>, folder: &Path, role: Role, options: Options) -> Server {
     let remote = Remote::with_store(store).read_lease(LEASE).patience(LEASE);
-    start_on(remote.interval(Duration::from_millis(20)), folder, role, address)
+    start_on(remote.interval(Duration::from_millis(20)), folder, role, options)
 }
 
-fn start_on(remote: Remote, folder: &Path, role: Role, address: Option<SocketAddr>) -> Server {
-    let mut options = options();
+fn start_on(remote: Remote, folder: &Path, role: Role, mut options: Options) -> Server {
     options.acknowledge = Acknowledge::Sync;
     options.limits = Limits { drain: Duration::ZERO, ..Limits::default() };
     options.follow = Some(Duration::from_millis(20));
     options.wait = LEASE;
-    if let Some(address) = address {
-        options.listen = address.to_string();
-    }
     Server::start(Place::bucket(remote, Some(folder.to_owned())), role, options).unwrap()
 }
 
 impl Node {
-    fn new(bucket: &Arc<dyn Store>, role: Role) -> Node {
+    pub(crate) fn new(bucket: &Arc<dyn Store>, role: Role, shard: Option<&'static str>) -> Node {
         let store = CutStore::new(bucket.clone());
         let folder = tempfile::tempdir().unwrap();
-        let server = start(store.clone(), folder.path(), role, None);
+        let options = Options { shard: shard.map(str::to_owned), ..options() };
+        let server = start(store.clone(), folder.path(), role, options);
         let address = server.address();
-        Node { store, folder, server: Some(server), address, link: Link::new(address) }
+        Node { store, folder, server: Some(server), address, link: Link::new(address), shard }
     }
 
     /// Ends the node, as a kill does: with its bucket cut off, so that nothing of it is stored any more.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.store.modes.set(CUT, CUT);
         drop(self.server.take());
         self.store.modes.set(PASS, PASS);
     }
 
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         if self.server.is_none() {
             // A start that the bucket does not answer fails.
             self.store.modes.set(PASS, PASS);
             let store = self.store.clone();
-            self.server = Some(start(store, self.folder.path(), Role::Reader, Some(self.address)));
+            let shard = self.shard.map(str::to_owned);
+            let options = Options { listen: self.address.to_string(), shard, ..options() };
+            self.server = Some(start(store, self.folder.path(), Role::Reader, options));
         }
     }
 
-    fn promote(&self) -> Option<String> {
+    pub(crate) fn promote(&self) -> Option<String> {
         Caller::new(self.address, 20 * LEASE).ask("SCID.PROMOTE")
     }
 }
@@ -103,12 +106,19 @@ impl Counter {
 }
 
 /// The observations of the clients of a round.
-struct Histories {
+pub(crate) struct Histories {
     clock: SystemClock,
-    registers: Mutex<Vec<Operation>>,
+    pub(crate) registers: Mutex<Vec<Operation>>,
     counters: Vec<Mutex<Counter>>,
-    is_over: AtomicBool,
-    replies: AtomicU64,
+    pub(crate) is_over: AtomicBool,
+    pub(crate) replies: AtomicU64,
+}
+
+/// Returns whether a write is surely not there.
+fn is_refused(reply: &str) -> bool {
+    const WORDS: [&str; 5] =
+        ["-READONLY this server is a", "-MOVED ", "-TRYAGAIN ", "-CLUSTERDOWN ", "-CROSSSLOT "];
+    WORDS.iter().any(|word| reply.starts_with(word))
 }
 
 /// The value of a read; `None` if it has none.
@@ -120,17 +130,43 @@ fn value(reply: Option<String>) -> Option<u64> {
 }
 
 impl Histories {
+    pub(crate) fn new() -> Histories {
+        Histories {
+            clock: SystemClock::new(),
+            registers: Mutex::default(),
+            counters: (0..THREADS).map(|_| Mutex::default()).collect(),
+            is_over: AtomicBool::new(false),
+            replies: AtomicU64::new(0),
+        }
+    }
+
+    /// Calls of one client until the round is over. Half of them go the first of its ways, through a router.
+    pub(crate) fn calls(&self, callers: &mut [Caller], rng: &mut Rng, thread: usize) {
+        for next in (1 + thread as u64..).step_by(THREADS) {
+            if self.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            let way = if rng.chance(1, 2) { 0 } else { rng.index(callers.len()) };
+            let caller = &mut callers[way];
+            match rng.below(5) {
+                0 => self.count(caller, thread, next),
+                1 => self.look(caller, rng),
+                _ => self.register(caller, rng, next),
+            }
+        }
+    }
+
     /// A write, or a read at level 1, of a register.
     fn register(&self, caller: &mut Caller, rng: &mut Rng, next: u64) {
         let key = rng.below(3);
         let begun = now();
         let (call, is_known) = if rng.chance(1, 2) {
-            let found = value(caller.ask(&format!("SCID.GET k{key} LEVEL 1")));
+            let found = value(caller.ask(&format!("SCID.GET k{{t{key}}} LEVEL 1")));
             let Some(found) = found else { return };
             (RegisterCall::Read(found), true)
         } else {
-            let reply = caller.ask(&format!("SET k{key} {next}"));
-            if reply.as_ref().is_some_and(|it| it.starts_with("-READONLY this server is a")) {
+            let reply = caller.ask(&format!("SET k{{t{key}}} {next}"));
+            if reply.as_ref().is_some_and(|it| is_refused(it)) {
                 return;
             }
             (RegisterCall::Write(next), reply.as_deref() == Some("OK"))
@@ -146,7 +182,7 @@ impl Histories {
         own.most = next;
         // Others read the bounds meanwhile.
         drop(own);
-        let reply = caller.ask(&format!("MSET a{thread} {next} b{thread} {next}"));
+        let reply = caller.ask(&format!("MSET a{{t{thread}}} {next} b{{t{thread}}} {next}"));
         if reply.as_deref() != Some("OK") {
             return;
         }
@@ -164,19 +200,19 @@ impl Histories {
         let begun = self.clock.now();
         let (least, found) = match rng.below(3) {
             0 => {
-                let line = format!("SCID.GET a{other} LEVEL 2 MAXAGE {}", AGE.as_millis());
+                let line = format!("SCID.GET a{{t{other}}} LEVEL 2 MAXAGE {}", AGE.as_millis());
                 (before.sure_at(begun.saturating_sub(AGE)), value(caller.ask(&line)))
             }
             1 => {
                 let Some(token) = &before.token else { return };
                 let least = before.sure_at(begun);
-                (least, value(caller.ask(&format!("SCID.GET a{other} TOKEN {token}"))))
+                (least, value(caller.ask(&format!("SCID.GET a{{t{other}}} TOKEN {token}"))))
             }
             _ => {
                 if caller.ask("SCID.LEVEL 4").as_deref() != Some("OK") {
                     return;
                 }
-                let both = caller.ask(&format!("MGET a{other} b{other}"));
+                let both = caller.ask(&format!("MGET a{{t{other}}} b{{t{other}}}"));
                 caller.ask("SCID.LEVEL AUTO");
                 let Some(both) = both.filter(|it| it.starts_with('[')) else { return };
                 let words: Vec<&str> = both.trim_matches(['[', ']']).split(' ').collect();
@@ -192,7 +228,7 @@ impl Histories {
 }
 
 /// A random mode: mostly one that lets pass.
-fn mode(rng: &mut Rng) -> u8 {
+pub(crate) fn mode(rng: &mut Rng) -> u8 {
     *rng.pick(&[PASS, PASS, DELAY, HOLD, DROP, CUT])
 }
 
@@ -224,7 +260,7 @@ fn disturb(nodes: &mut [Node], front: &Link, rng: &mut Rng, histories: &Historie
     nodes.iter_mut().for_each(Node::restart);
 }
 
-struct SetAtEnd<'a>(&'a AtomicBool);
+pub(crate) struct SetAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
     fn drop(&mut self) {
@@ -232,7 +268,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-fn heal(nodes: &[Node], front: &Link) {
+pub(crate) fn heal(nodes: &[Node], front: &Link) {
     front.modes.set(PASS, PASS);
     for node in nodes {
         node.link.modes.set(PASS, PASS);
@@ -245,7 +281,7 @@ fn round(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let bucket = Remote::memory().unwrap().store();
     let mut nodes: Vec<Node> = (0..NODES)
-        .map(|at| Node::new(&bucket, if at == 0 { Role::Primary } else { Role::Reader }))
+        .map(|at| Node::new(&bucket, if at == 0 { Role::Primary } else { Role::Reader }, None))
         .collect();
     let listed = nodes.iter().map(|node| node.link.address.to_string()).collect();
     let mut options = ClusterOptions::new(Nodes::List(listed));
@@ -255,13 +291,7 @@ fn round(seed: u64) -> u64 {
     let cluster = Cluster::new(options).unwrap();
     let router = Router::start("127.0.0.1:0", cluster, Limits::default()).unwrap();
     let front = Link::new(router.address());
-    let histories = Histories {
-        clock: SystemClock::new(),
-        registers: Mutex::default(),
-        counters: (0..THREADS).map(|_| Mutex::default()).collect(),
-        is_over: AtomicBool::new(false),
-        replies: AtomicU64::new(0),
-    };
+    let histories = Histories::new();
     let ways: Vec<SocketAddr> =
         [front.address].into_iter().chain(nodes.iter().map(|it| it.link.address)).collect();
     std::thread::scope(|scope| {
@@ -272,49 +302,52 @@ fn round(seed: u64) -> u64 {
             scope.spawn(move || {
                 let mut callers: Vec<Caller> =
                     ways.iter().map(|way| Caller::new(*way, 3 * LEASE)).collect();
-                for next in (1 + thread as u64..).step_by(THREADS) {
-                    if histories.is_over.load(Ordering::SeqCst) {
-                        return;
-                    }
-                    // Half of the calls go through the router.
-                    let way = if rng.chance(1, 2) { 0 } else { rng.index(callers.len()) };
-                    let caller = &mut callers[way];
-                    match rng.below(5) {
-                        0 => histories.count(caller, thread, next),
-                        1 => histories.look(caller, &mut rng),
-                        _ => histories.register(caller, &mut rng, next),
-                    }
-                }
+                histories.calls(&mut callers, &mut rng, thread);
             });
         }
         disturb(&mut nodes, &front, &mut rng, &histories);
     });
-    last_look(&nodes, &histories);
+    promoted(&nodes[0]);
+    last_look(nodes[0].address, &histories);
     router.stop();
     let history = histories.registers.into_inner().unwrap();
-    check_registers(&history).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    checked(&history, &format!("partitions-{seed}"));
     histories.replies.into_inner()
 }
 
-/// Everything that was acknowledged is there in the end.
-fn last_look(nodes: &[Node], histories: &Histories) {
+/// Makes a node the primary, after the partitions.
+pub(crate) fn promoted(node: &Node) {
     until("a promotion after the partitions", || {
-        nodes[0].promote().is_some_and(|it| !it.starts_with('-'))
+        node.promote().is_some_and(|it| !it.starts_with('-'))
     });
-    let mut client = Client::new(nodes[0].server.as_ref().unwrap());
+}
+
+/// Everything that was acknowledged is there in the end.
+pub(crate) fn last_look(address: SocketAddr, histories: &Histories) {
     for key in 0..3 {
         let begun = now();
-        let found = value(Some(client.text(&format!("SCID.GET k{key} LEVEL 1")))).unwrap();
+        let found = last_value(address, &format!("k{{t{key}}}"));
         let call = RegisterCall::Read(found);
         let ended = Some(now());
         histories.registers.lock().unwrap().push(Operation { key, call, begun, ended });
     }
     for (thread, counter) in histories.counters.iter().enumerate() {
         let counter = counter.lock().unwrap();
-        let found = value(Some(client.text(&format!("SCID.GET a{thread} LEVEL 1")))).unwrap();
+        let found = last_value(address, &format!("a{{t{thread}}}"));
         let least = counter.sure_at(Duration::MAX);
         assert!((least..=counter.most).contains(&found), "{found}, {least}, {}", counter.most);
     }
+}
+
+/// A value at level 1, which is to be had without partitions.
+fn last_value(address: SocketAddr, key: &str) -> u64 {
+    let mut client = Client::at(address);
+    let mut found = None;
+    until("a read at level 1", || {
+        found = value(Some(client.text(&format!("SCID.GET {key} LEVEL 1"))));
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 #[test]
@@ -377,8 +410,8 @@ fn zombie(has_stopped_clock: bool) -> Vec<Operation> {
     if has_stopped_clock {
         remote = remote.timer(Arc::new(StoppedTimer(SystemClock::new(), Mutex::new(Rng::new(7)))));
     }
-    let old = start_on(remote, folders[0].path(), Role::Primary, None);
-    let new = start(CutStore::new(bucket), folders[1].path(), Role::Reader, None);
+    let old = start_on(remote, folders[0].path(), Role::Primary, options());
+    let new = start(CutStore::new(bucket), folders[1].path(), Role::Reader, options());
     let mut history = Vec::new();
     noted(&mut history, &old, "SET k 1", Some(RegisterCall::Write(1)));
     assert_eq!(Client::new(&old).text("SET text a"), "OK");
