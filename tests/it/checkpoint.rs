@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{
@@ -14,7 +15,8 @@ use lsm_core::hooks::{
     StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
 };
 use siltstone::{
-    Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result, ValueStoreStats,
+    Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result, TtlFilter,
+    TtlRule, ValueStoreStats,
 };
 use testkit::Rng;
 
@@ -380,4 +382,30 @@ fn a_checkpoint_that_fails_leaves_the_files_of_another_one_in_its_folder() {
     assert!(error.to_string().contains(COPY), "{error}");
     let copy = open(&fs, COPY, &shelf).unwrap();
     assert_eq!(read(&copy.open_partition("p").unwrap()), read(&p));
+}
+
+/// The flush of the checkpoint begins with the old hooks, and installs nothing.
+#[test]
+fn a_checkpoint_during_which_hooks_change_has_each_batch_whole() {
+    let fault = FaultFs::over_mem(MemFs::new());
+    let db = stepped(Arc::new(fault.clone()), "/db", 1).open().unwrap();
+    let [a, b] = ["a", "b"].map(|name| db.partition(name).unwrap());
+    db.batch().put(&a, "k", "1").put(&b, "k", "2").commit(Durability::Sync).unwrap();
+    let writer = db.clone();
+    let tables = AtomicU64::new(0);
+    fault.set_observer(Arc::new(move |op: &FsOp| {
+        let is_table =
+            op.kind == OpKind::Create && op.path.extension().is_some_and(|it| it == "sst");
+        // That of the second partition.
+        if is_table && tables.fetch_add(1, Ordering::Relaxed) == 1 {
+            let rule = TtlFilter::stored(&TtlRule::in_value(0));
+            let options = PartitionOptions::new().filter(Arc::new(rule));
+            writer.partition_with("b", options).unwrap();
+        }
+    }));
+    db.checkpoint(COPY).unwrap();
+    fault.clear_observer();
+    let copy = stepped(Arc::new(fault), COPY, 2).open().unwrap();
+    assert_eq!(copy.partition("a").unwrap().get("k").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(copy.partition("b").unwrap().get("k").unwrap().as_deref(), Some(&b"2"[..]));
 }

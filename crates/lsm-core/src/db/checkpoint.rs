@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::context::DbContext;
+use super::flush::is_unflushed;
 use super::handle::Db;
 use super::log::SegmentRelease;
 use crate::error::{Error, ErrorKind, Result};
@@ -101,7 +102,9 @@ impl DbInner {
         let sealed: Vec<_> = partitions.iter().map(|p| p.view().sealed.first().cloned()).collect();
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
-            if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
+            let Some(newest) = newest else { continue };
+            // A flush whose hooks have changed meanwhile installs nothing, and returns no error.
+            while is_unflushed(partition, newest.id) {
                 self.scheduler.flusher().flush_partition(
                     &no_other_flush,
                     partition,

@@ -374,6 +374,6 @@ impl Flusher {
 }
 
 /// Returns `true` if a living partition has an unflushed memtable, `through` or an older one.
-fn is_unflushed(partition: &PartitionState, through: MemtableId) -> bool {
+pub(super) fn is_unflushed(partition: &PartitionState, through: MemtableId) -> bool {
     !partition.is_dropped() && partition.view().sealed.iter().any(|memtable| memtable.id <= through)
 }
