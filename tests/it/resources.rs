@@ -1,5 +1,6 @@
 //! Databases that share resources: what they use together, what stays their own, and what closing gives back.
 
+mod closing;
 mod followed;
 
 use std::sync::Arc;
@@ -238,39 +239,6 @@ fn resources_and_databases_go_in_any_order() {
             assert_eq!(used(&resources), [0; 4], "seed {seed}");
         }
     }
-}
-
-/// Closes a database on the thread of the pool that reports a flush to it.
-struct Closes(std::sync::Mutex<Option<Db>>);
-
-impl EventListener for Closes {
-    fn on_event(&self, event: &Event) {
-        if !matches!(event, Event::Flushed { .. }) {
-            return;
-        }
-        // A statement of its own: a close under the lock would wait for a thread that delivers another event here.
-        let db = self.0.lock().unwrap().take();
-        if let Some(db) = db {
-            db.close().unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_listener_may_close_a_database_on_a_thread_that_it_shares() {
-    let options = ResourceOptions::new().write_buffer_bytes(32 << 10);
-    let resources = Resources::new(options.flush_threads(1).compaction_threads(1)).unwrap();
-    let closes = Arc::new(Closes(std::sync::Mutex::default()));
-    let builder = Db::builder("/db").fs(Arc::new(MemFs::new())).resources(&resources);
-    let db = builder.listener(closes.clone()).open().unwrap();
-    let p = default_of(&db);
-    *closes.0.lock().unwrap() = Some(db);
-    while p.put("key", [0; 1000]).is_ok() {}
-    assert_eq!(p.put("key", "").unwrap_err().kind(), ErrorKind::Closed);
-    let other = open(&resources);
-    fill(&default_of(&other), 1, 200);
-    other.wait_idle().unwrap();
-    assert!(other.stats().flush_count > 0);
 }
 
 #[test]

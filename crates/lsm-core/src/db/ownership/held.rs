@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::db::context::DbContext;
+use crate::db::events::in_listener;
 use crate::error::{Error, Result};
 use crate::fs::LockGuard;
 use crate::shared::CommitCursorWriter;
@@ -129,9 +130,10 @@ impl Ownership {
         &self.cursor
     }
 
-    /// Begins a close; `None` if the database is closed.
+    /// Begins a close; `None` if the database is closed, or if this is a listener and another close is under way.
     pub(in crate::db) fn begin_close(&self) -> Option<Closing<'_>> {
-        let lock = self.lock.lock();
+        // The other close waits for the thread of the listener.
+        let lock = if in_listener() { self.lock.try_lock()? } else { self.lock.lock() };
         lock.is_some().then_some(Closing(lock))
     }
 
