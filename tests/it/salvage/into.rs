@@ -1,6 +1,6 @@
 //! The new database: interrupted repairs, full disks, refusals, and what a stream has.
 
-use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule};
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs};
 use siltstone::ErrorKind;
 use siltstone::stream::{StreamExport, StreamImport};
 
@@ -29,6 +29,7 @@ fn an_interrupted_repair_leaves_no_database_and_can_be_repeated() {
         match opened {
             Ok(db) => {
                 drop(db);
+                assert!(cut.is_ok(), "cut {cut_at} of {count}: it is whole");
                 assert!(repaired(&after) == story.now, "cut {cut_at} of {count}: a part");
             }
             Err(error) => {
@@ -81,6 +82,60 @@ fn a_repair_is_refused_while_a_writer_lives_and_into_a_folder_with_files() {
     assert!(other.partition("other").unwrap().contains("b").unwrap(), "it is not touched");
     let nothing = builder(&fs, "/nothing", 2).repair_into("/elsewhere").unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::Io, "{nothing}");
+}
+
+/// The work folder of a repair into `NEW`.
+fn work() -> PathBuf {
+    PathBuf::from(format!("{NEW}.unfinished"))
+}
+
+#[test]
+fn a_database_where_a_repair_works_is_not_touched() {
+    let fs = MemFs::new();
+    let db = builder(&fs, DIR, 1).open().unwrap();
+    db.close().unwrap();
+    let other = builder(&fs, work().to_str().unwrap(), 2).open().unwrap();
+    other.partition("other").unwrap().put("b", "2").unwrap();
+    for _ in 0..2 {
+        let refused = repair(&fs).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains("no repair has left"), "{refused}");
+    }
+    assert!(other.partition("other").unwrap().contains("b").unwrap());
+    other.close().unwrap();
+    // It may be the damaged one.
+    let own = builder(&fs, work().to_str().unwrap(), 1).repair_into(NEW).unwrap_err();
+    assert_eq!(own.kind(), ErrorKind::InvalidArgument, "{own}");
+    let other = builder(&fs, work().to_str().unwrap(), 2).open().unwrap();
+    assert!(other.partition("other").unwrap().contains("b").unwrap());
+}
+
+/// A crash has left the work folder, and someone repairs the database in it into the same place.
+#[test]
+fn what_an_interrupted_repair_has_left_is_no_place_to_repair_it() {
+    let story = Story::new(7, 2);
+    let whole = FaultFs::over_mem(copy_of(&story.fs));
+    stepped(Arc::new(whole.clone()), DIR, 1).options(options()).repair_into(NEW).unwrap();
+    let fs = copy_of(&story.fs);
+    let fault = FaultFs::over_mem(fs.clone());
+    let late = FaultAt::Mutation(whole.mutation_count() * 2 / 3);
+    fault.add_rule(FaultRule::sticky(late, FaultAction::Eio));
+    stepped(Arc::new(fault), DIR, 1).options(options()).repair_into(NEW).unwrap_err();
+    files_in_new(&fs).iter().for_each(|path| fs.remove_raw(path).unwrap());
+    let left = fs.paths();
+    let lock = work().join("repair-lock");
+    assert!(left.contains(&lock), "{left:?}");
+    let refused = builder(&fs, work().to_str().unwrap(), 1).repair_into(NEW).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(refused.to_string().contains("is the damaged database"), "{refused}");
+    assert!(left.iter().all(|path| fs.paths().contains(path)), "nothing of it is removed");
+    // Another repair is at work.
+    let held = fs.try_lock(&lock).unwrap();
+    assert_eq!(repair(&fs).unwrap_err().kind(), ErrorKind::Locked);
+    drop(held);
+    repair(&fs).unwrap();
+    assert!(repaired(&fs) == story.now);
+    assert!(!fs.paths().iter().any(|path| path.starts_with(work())), "{:?}", fs.paths());
 }
 
 #[test]
