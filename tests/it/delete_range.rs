@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs, OpKind};
+
 use siltstone::metahive::ScrubOptions;
+use siltstone::operators::AppendOperator;
 use siltstone::secondary::{Level, Secondary, SecondaryPartition};
 use siltstone::{
     Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
@@ -358,6 +360,31 @@ fn verified_reads_and_scrubs_respect_a_deleted_range() {
     p.compact(..).unwrap();
     assert_eq!(p.verified_range(..).count(), 7);
     assert!(p.scrub(ScrubOptions::new()).unwrap().is_sealed());
+}
+
+#[test]
+fn verified_reads_find_nothing_of_operands_in_a_deleted_range() {
+    let options = small().metahive(MetaHiveOptions::default());
+    let options = options.merge_operator(Arc::new(AppendOperator::default()));
+    for is_cleared in [false, true] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let p = db.partition_with("merged", options.clone()).unwrap();
+        p.merge("k", "a").unwrap();
+        if is_cleared {
+            p.clear().unwrap();
+        } else {
+            p.delete_range("a".."z").unwrap();
+        }
+        for round in 0..2 {
+            assert_eq!(p.get("k").unwrap(), None);
+            assert!(p.verified_get("k").unwrap().is_none(), "round {round}");
+            assert_eq!(p.verified_range(..).count(), 0);
+            db.flush().unwrap();
+        }
+        p.merge("k", "b").unwrap();
+        assert_eq!(&*p.verified_get("k").unwrap().unwrap().value, b"b");
+    }
 }
 
 /// A queue that is cut at its growing front: each range holds the one before.

@@ -66,13 +66,17 @@ impl<'a> Chain<'a> {
         Ok(true)
     }
 
-    /// The value; `None` if it has expired.
+    /// The value; `None` if no version counts, or if it has expired.
     ///
     /// # Errors
     /// Those of the operator; corruption if a version below the oldest may be lost.
     pub fn finish(self) -> Result<Option<Vec<u8>>> {
         if !self.has_ended {
             is_answer(self.context, self.key, None)?;
+        }
+        // The newest version is hidden: deleted with a range, or given up.
+        if self.operands.is_empty() && self.base.is_none() {
+            return Ok(None);
         }
         let operands = self.operands.iter().rev().map(|operand| &operand[..]);
         let folded = self.operator.fold(self.key, self.base, operands)?;
