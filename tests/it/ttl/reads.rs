@@ -225,12 +225,15 @@ fn an_expired_value_is_no_base_for_operands() {
     let mut before = Some(db.snapshot());
     clock.pass(200);
     let old = [value(100), value(400)].concat();
-    for when in ["in memory", "after the job"] {
-        if when == "after the job" {
-            let before = before.take().unwrap();
-            assert_eq!(before.get(&p, "a").unwrap().as_deref(), Some(&old[..]));
-            drop(before);
+    for when in ["in memory", "after a job with the snapshot", "after one without it"] {
+        if when == "after one without it" {
+            before = None;
+        }
+        if when != "in memory" {
             p.compact(..).unwrap();
+        }
+        if let Some(before) = &before {
+            assert_eq!(before.get(&p, "a").unwrap().as_deref(), Some(&old[..]), "{when}");
         }
         assert_eq!(p.get("a").unwrap().as_deref(), Some(&value(400)[..]), "{when}");
         let both = [value(300), value(400)].concat();

@@ -149,13 +149,18 @@ impl Writing<'_, '_> {
             // Without the operator nothing is held, and all is kept.
             return self.take_survivor(entry);
         }
+        let newer = self.held.as_ref().map_or(self.keys.newer(), |held| held.newer);
         let read;
         let base = match entry.kind {
             EntryKind::Operand => {
                 self.hold(entry);
                 return Ok(());
             }
-            EntryKind::Value if self.is_expired_base(entry)? => Base::Absent,
+            // A reader of now folds an expired value into nothing, and a snapshot folds it by its own time.
+            EntryKind::Value if self.job_hooks.hides_expired(entry)? => {
+                let is_seen = self.job_hooks.seen_by(entry.seq, newer).is_some();
+                if is_seen { Base::Unknown } else { Base::Absent }
+            }
             EntryKind::Value => Base::Value(entry.value),
             EntryKind::Tombstone => Base::Absent,
             EntryKind::Handle => {
@@ -169,16 +174,8 @@ impl Writing<'_, '_> {
             self.drop_handle(entry);
             return Ok(());
         }
-        self.keep(entry, self.keys.newer())
-    }
-
-    /// Returns `true` if a value below operands has expired: a reader folds it into nothing either. With a snapshot that
-    /// sees it, the operands or what lies between, the snapshot's own time would count.
-    fn is_expired_base(&self, entry: Entry<'_>) -> Result<bool> {
-        let held = self.held.iter().flat_map(|held| &held.operands);
-        let is_seen = self.under_way.seen_by.is_some()
-            || held.into_iter().any(|operand| operand.known.seen_by.is_some());
-        Ok(!is_seen && self.job_hooks.hides_expired(entry)?)
+        // Who sees the operands sees it as well.
+        self.keep(entry, newer)
     }
 
     /// The large value below operands, if they are folded into it. A flush leaves it where it is: writers wait for
