@@ -47,6 +47,25 @@ fn live_operands(p: &Partition) -> usize {
     versions.filter(|version| version.kind == EntryKind::Operand).count()
 }
 
+/// A seal gives back what the memtable counts. If that is more than the insertions have counted, the sum is below
+/// nothing, and each later commit seals a memtable.
+#[test]
+fn the_memory_of_remembered_folds_is_counted_before_it_is_given_back() {
+    let db = open(&MemFs::new());
+    let p = db.partition_with("p", list()).unwrap();
+    for _ in 0..500 {
+        p.merge("counter", "1").unwrap();
+    }
+    db.flush().unwrap();
+    let flushes = db.stats().flush_count;
+    for _ in 0..20 {
+        p.put("key", "value").unwrap();
+    }
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().flush_count, flushes, "nothing was sealed: {}", db.stats());
+    db.close().unwrap();
+}
+
 #[test]
 fn every_reader_sees_the_fold_of_what_it_sees() {
     let fs = MemFs::new();

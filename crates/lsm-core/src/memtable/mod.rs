@@ -373,6 +373,7 @@ impl MemtableWriter<'_> {
         // The real memory, with links and padding, so that the write buffer bounds what the process
         // uses.
         let used_before = self.writer.used_bytes();
+        let bytes_before = table.bytes();
         // The filter gets a new key before the sequence number is published, see invariant 2 of
         // `bloom.rs`. An existing key is already in it.
         match self.writer.insert(&entry) {
@@ -381,16 +382,16 @@ impl MemtableWriter<'_> {
             Inserted::Key => table.note_key(sums.key_hash),
         }
         let shared = if is_copied { 0 } else { operation.value.len() };
-        let bytes = self.writer.used_bytes() - used_before + shared as u64;
-        add(&table.bytes, bytes);
+        add(&table.bytes, self.writer.used_bytes() - used_before + shared as u64);
         add(&table.entry_count, 1);
         table.note_operation(seq, lsn);
         if table.key_count.load(Ordering::Relaxed) == KEYS_BEFORE_LOOK
             && table.rebuilt.get().is_none()
         {
-            return Ok(bytes + self.look_at_keys());
+            self.look_at_keys();
         }
-        Ok(bytes)
+        // With remembered folds and a second list: all that a seal gives back.
+        Ok(table.bytes() - bytes_before)
     }
 
     /// As [`MemtableWriter::insert`], for an operation that deletes many keys.
@@ -432,21 +433,21 @@ impl MemtableWriter<'_> {
     }
 
     /// Moves everything to a list whose words decide more, if the keys share a longer prefix than
-    /// this list uses. Returns the memory that it took, in bytes.
+    /// this list uses.
     ///
     /// Nothing is known about the keys when the first memtable of a partition is made, and words of
     /// a prefix that all keys share would make every step of every search compare keys.
     #[cold]
-    fn look_at_keys(&mut self) -> u64 {
+    fn look_at_keys(&mut self) {
         let table = self.table;
         let list = &*table.first;
-        let (Some(first), Some(last)) = (list.first(), list.last()) else { return 0 };
+        let (Some(first), Some(last)) = (list.first(), list.last()) else { return };
         let fits = !list.shared().is_empty() && list.shared().fits(first.key(), last.key());
         let shared = SharedPrefix::between(first.key(), last.key());
         // Bounded, because other writers wait while this one copies the entries.
         let few = table.entry_count() <= ENTRIES_REBUILT_MAX;
         if fits || shared == *list.shared() || !few {
-            return 0;
+            return;
         }
         let rebuilt = SkipList::new(self.writer.pool().clone(), shared);
         // Copied before the new list can be seen: a reader that switches to it must find every
@@ -456,10 +457,8 @@ impl MemtableWriter<'_> {
         // Readers in the first list may stay there: it holds everything that was visible when they
         // began. So it is kept, and no reader needs a lock.
         self.writer = rebuilt.writer();
-        let bytes = self.writer.used_bytes();
         // The memory of the first list still counts: it is kept for its readers.
-        table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
-        bytes
+        add(&table.bytes, self.writer.used_bytes());
     }
 }
 
