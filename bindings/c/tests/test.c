@@ -194,7 +194,11 @@ static void test_null(const siltstone_db_t *db, const siltstone_partition_t *use
     refused(siltstone_drop_partition(db, "none", &error), SILTSTONE_PARTITION_NOT_FOUND, "none");
     refused(siltstone_put(NULL, "a", 1, "b", 1, false, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "partition is NULL");
     refused(siltstone_put(users, NULL, 1, "b", 1, false, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "key is NULL");
-    refused(siltstone_put(users, NULL, 0, "b", 1, false, NULL, &error), SILTSTONE_LIMIT_EXCEEDED, "key");
+    // No bytes are the empty key.
+    CHECK(siltstone_put(users, NULL, 0, "b", 1, false, NULL, &error));
+    has(users, NULL, "", "b");
+    CHECK(siltstone_delete(users, "", 0, false, NULL, &error));
+    has(users, NULL, "", NULL);
     refused(siltstone_get(users, NULL, "a", SIZE_MAX, &value, &error), SILTSTONE_INVALID_ARGUMENT, "key");
     refused(siltstone_multi_get(users, NULL, 2, NULL, NULL, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "keys is NULL");
     refused(siltstone_iter_seek(NULL, "a", 1, &error), SILTSTONE_INVALID_ARGUMENT, "iter is NULL");
