@@ -76,7 +76,7 @@ impl Harness {
         ops_after.retain(|op| self.is_logged(op) == logged);
         // One operation, if a key can lie in the range.
         let first = match &bounds.0 {
-            Bound::Unbounded => vec![0],
+            Bound::Unbounded => Vec::new(),
             Bound::Included(first) => first.clone(),
             Bound::Excluded(before) => [&before[..], &[0]].concat(),
         };
