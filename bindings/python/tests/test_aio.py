@@ -162,7 +162,7 @@ def test_errors_and_the_close(tmp_path: Path) -> None:
         db = await aio.open(tmp_path)
         users = await db.partition("users")
         with pytest.raises(siltstone.LimitExceeded):
-            await users.put(b"", b"")
+            await users.put(bytes(65_535), b"")
         with pytest.raises(TypeError):
             await users.get("text")  # type: ignore[call-overload]
         changes = db.changes()

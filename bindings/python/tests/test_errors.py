@@ -38,7 +38,7 @@ def test_an_error_of_a_file_is_an_oserror(tmp_path: Path) -> None:
 
 def test_an_error_can_be_pickled(users: siltstone.Partition) -> None:
     with pytest.raises(siltstone.LimitExceeded) as raised:
-        users.put(b"", b"v")
+        users.put(bytes(65_535), b"v")
     again = pickle.loads(pickle.dumps(raised.value))
     assert type(again) is siltstone.LimitExceeded and str(again) == str(raised.value)
     assert again.kind == "LimitExceeded"

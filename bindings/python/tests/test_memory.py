@@ -25,7 +25,7 @@ def calls(db: siltstone.Db, users: siltstone.Partition) -> dict[str, Callable[[]
 
     def error() -> None:
         with pytest.raises(siltstone.LimitExceeded):
-            users.put(b"", b"")
+            users.put(bytes(65_535), b"")
 
     def stopped_scan() -> None:
         next(users.scan())
