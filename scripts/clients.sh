@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# usage: clients.sh        runs the own suite of redis-py on `siltstone serve`
+# usage: clients.sh [rust|python]   runs the own suites of redis-rs and redis-py on `siltstone serve`
 #
-# Prints how many of its tests pass, how many are refused by the name of a command that the server does not have, and which
+# Prints how many of their tests pass, how many are refused by the name of a command that the server does not have, and which
 # fail for another reason. Says why it skips the suite if its tools are missing. SILTSTONE names a command that was built with the
 # feature `server`; otherwise cargo builds one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python_version=5.0.8
+rust_version=1.8.1
 siltstone="${SILTSTONE:-}"
 if [[ -z "$siltstone" ]]; then
     cargo build --quiet -p siltstone-cli --features server
@@ -39,4 +40,48 @@ python_suite() {
     grep -E '^(outcomes|refused by name|failed): ' "$folder/python.out" || tail -n 20 "$folder/python.out"
 }
 
-python_suite
+# The own suite of redis-rs: basic commands, pipelines, transactions, iterators; both versions of the protocol; async with tokio.
+rust_suite() {
+    local work="$folder/redis-rs" source protocol
+    mkdir -p "$work/redis" "$work/fetch/src" "$work/bin" "$work/data"
+    printf '[package]\nname = "fetch"\nversion = "0.0.0"\n[dependencies]\nredis = "=%s"\n[workspace]\n' "$rust_version" >"$work/fetch/Cargo.toml"
+    : >"$work/fetch/src/lib.rs"
+    # The tests are in its package.
+    source="$(cd "$work/fetch" && cargo metadata --format-version 1 2>"$work/fetch.log" |
+        python3 -c 'import json, sys; print(next(it["manifest_path"] for it in json.load(sys.stdin)["packages"] if it["name"] == "redis"))')" || {
+        skip redis-rs "cargo cannot fetch it: $(tail -n 1 "$work/fetch.log")"
+        return
+    }
+    cp -r "$(dirname "$source")/." "$work/redis"
+    chmod -R u+w "$work/redis"
+    cp -r scripts/clients/async_test "$work/test_macros"
+    cp scripts/clients/redis-server "$work/bin"
+    printf '[workspace]\nmembers = ["redis", "test_macros"]\nresolver = "2"\n[patch.crates-io]\nredis = { path = "redis" }\n' >"$work/Cargo.toml"
+    # Two crates of its repository that its package does not name.
+    printf '\n[dev-dependencies.test_macros]\npath = "../test_macros"\n\n[dev-dependencies.redis-test]\nversion = "1.0"\n' >>"$work/redis/Cargo.toml"
+    rm -f "$work/redis/Cargo.lock"
+    # Each test has a new server, so there is nothing to flush.
+    sed -i 's/match con\.flushdb::<()>() {/match redis::cmd("PING").exec(\&mut con) {/' "$work/redis/tests/support/mod.rs"
+    local tests=(-p redis --features tokio-comp,aio)
+    (cd "$work" && cargo test --quiet "${tests[@]}" --test test_basic --test test_async --no-run) 2>"$work/build.log" || {
+        skip redis-rs "it does not build: $(grep -m 1 '^error' "$work/build.log")"
+        return
+    }
+    for protocol in RESP2 RESP3; do
+        echo "redis-rs $rust_version, $protocol: basic commands and async"
+        # The tests of async share a flag, which one that fails sets for the others: each is a process.
+        (
+            cd "$work"
+            export PATH="$work/bin:$PATH" SILTSTONE="$siltstone" SUITE_FOLDER="$work/data" PROTOCOL="$protocol"
+            cargo test "${tests[@]}" --test test_basic -- --test-threads=1 </dev/null || true
+            cargo test "${tests[@]}" --test test_async -- --list </dev/null | sed -n 's/: test$//p' >"$folder/rust.names"
+            while read -r name; do
+                cargo test "${tests[@]}" --test test_async -- --exact "$name" </dev/null || true
+            done <"$folder/rust.names"
+        ) >"$folder/rust.out" 2>&1
+        python3 scripts/clients/outcomes.py "$folder/rust.out"
+    done
+}
+
+[[ "${1:-}" == rust ]] || python_suite
+[[ "${1:-}" == python ]] || rust_suite

@@ -35,6 +35,8 @@ pub(crate) fn info(
         ("tcp_port", shared.address.port().to_string()),
         ("# Clients\r\nconnected_clients", shared.front.client_count().to_string()),
         ("maxclients", shared.options.limits.clients.to_string()),
+        // Clients wait for the end of a load: a server of this kind answers only after it.
+        ("# Persistence\r\nloading", "0".to_owned()),
         ("# Stats\r\ntotal_commands_processed", shared.metrics.command_count().to_string()),
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),

@@ -86,6 +86,7 @@ fn tools_find_what_they_ask_for() {
         ],
     );
     let info = client.text("INFO");
+    assert!(info.contains("\r\nloading:0\r\n"), "{info}");
     assert!(info.contains("role:master\r\n") && info.contains("scid_token:"), "{info}");
     server.stop().unwrap();
 }
