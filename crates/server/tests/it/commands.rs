@@ -215,14 +215,34 @@ fn a_key_that_the_engine_refuses_is_no_empty_change() {
     let server = primary(folder.path());
     let mut client = Client::new(&server);
     let long = "k".repeat(70_000);
-    for key in [b"", long.as_bytes()] {
-        for words in [&[b"SET", key, b"1"][..], &[b"INCR", key], &[b"APPEND", key, b"1"]] {
-            client.send(&encoded(words));
-            let reply = text(&client.receive().unwrap());
-            assert!(reply.starts_with("-LIMIT"), "{} bytes: {reply}", key.len());
-        }
-        client.send(&encoded(&[b"EXISTS", key]));
-        assert_eq!(text(&client.receive().unwrap()), "0");
+    let key = long.as_bytes();
+    for words in [&[b"SET", key, b"1"][..], &[b"INCR", key], &[b"APPEND", key, b"1"]] {
+        client.send(&encoded(words));
+        let reply = text(&client.receive().unwrap());
+        assert!(reply.starts_with("-LIMIT"), "{reply}");
+    }
+    client.send(&encoded(&[b"EXISTS", key]));
+    assert_eq!(text(&client.receive().unwrap()), "0");
+    server.stop().unwrap();
+}
+
+#[test]
+fn the_empty_key_is_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    for (words, expected) in [
+        (&[&b"SET"[..], b"", b"1"][..], "OK"),
+        (&[b"INCR", b""], "2"),
+        (&[b"APPEND", b"", b"0"], "2"),
+        (&[b"GET", b""], "20"),
+        (&[b"SET", b"a", b"x"], "OK"),
+        (&[b"SCAN", b"0"], "[0 [ a]]"),
+        (&[b"DEL", b""], "1"),
+        (&[b"EXISTS", b""], "0"),
+    ] {
+        client.send(&encoded(words));
+        assert_eq!(text(&client.receive().unwrap()), expected, "{words:?}");
     }
     server.stop().unwrap();
 }
