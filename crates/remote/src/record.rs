@@ -57,7 +57,11 @@ impl StoredRecord {
             opened => opened?,
         };
         let mut bytes = vec![0; file.len()? as usize];
-        let count = file.read_at(0, &mut bytes)?;
+        let count = match file.read_at(0, &mut bytes) {
+            // An append that was cut damages an encrypted page.
+            Err(error) if error.is_corruption() => return Ok(0),
+            count => count?,
+        };
         let records = bytes[..count].chunks_exact(RECORD_BYTES);
         Ok(records.filter_map(number_of).max().unwrap_or(0))
     }
