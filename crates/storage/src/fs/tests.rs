@@ -302,6 +302,7 @@ fn a_shared_lock_excludes_writers_alone_and_makes_no_file() {
         let path = dir.join("LOCK");
         assert_eq!(io_kind(fs.try_lock_shared(&path)), io::ErrorKind::NotFound);
         assert!(fs.list(dir, "").unwrap().is_empty());
+        assert!(fs.list_names(dir, "").unwrap().is_empty());
         let writer = fs.try_lock(&path).unwrap();
         assert!(fs.try_lock_shared(&path).unwrap().is_none());
         drop(writer);

@@ -245,6 +245,8 @@ impl<'a> At<'a> {
             let entry = entry?;
             if let Ok(name) = entry.file_name().to_str()
                 && name.starts_with(prefix)
+                // The folder itself and the one above.
+                && !matches!(name, "." | "..")
             {
                 names.push(name.to_owned());
             }
