@@ -270,7 +270,6 @@ fn wrong_usage_ends_with_2() {
     let at = folder.path();
     check(at, &["get", "db"], 2, "");
     check(at, &["get", "--hex", "db", "0"], 2, "");
-    check(at, &["put", "db", "", "v"], 2, "");
     check(at, &["bench", "nothing"], 2, "");
     check(at, &["bench", "fillseq", "--cache", "1MB"], 2, "");
     check(at, &["bench", "fillseq", "--verified"], 2, "");

@@ -307,7 +307,7 @@ mod tests {
     fn golden_segment_header() {
         let parts: [&[u8]; 16] = [
             b"SILTWAL\n",                                            // magic
-            &[5, 0, 0, 0],                                           // version
+            &[6, 0, 0, 0],                                           // version
             &[1, 0, 0, 0],                                           // checksum id
             &[0; 12],                                                // feature bits
             &[3, 0, 0, 0],                                           // epoch
@@ -321,7 +321,7 @@ mod tests {
             &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
             &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
             &[0; 8],                                                 // zeros
-            &[11, 154, 123, 18, 81, 49, 42, 98],                     // checksum
+            &[107, 60, 76, 90, 159, 42, 87, 147],                    // checksum
         ];
         assert_eq!(header().encode().as_slice(), parts.concat());
     }
@@ -354,6 +354,8 @@ mod tests {
             (4, 77, false),
             (4, header().salt, true),
             (5, 77, false),
+            (5, header().salt, true),
+            (6, 77, false),
         ] {
             let mut bytes = SegmentHeader { salt, ..header() }.encode();
             bytes[8] = version;
@@ -367,7 +369,7 @@ mod tests {
     fn unknown_versions_and_incompatible_features_are_refused() {
         for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
             let mut bytes = header().encode();
-            bytes[at] = 6;
+            bytes[at] = 7;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
             bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
             let state = decode(&bytes);
