@@ -194,6 +194,7 @@ static METRICS: &[Metric] = metrics! {
         Gauge sealed_memtable_count "partition_sealed_memtables" "Memtables that wait for their flush.";
         Gauge deleted_range_count "partition_deleted_ranges" "Deleted ranges that may hide entries of tables.";
         Counter operands_folded "partition_operands_folded_total" "Operands of merges that were folded.";
+        Counter expired_removed_count "partition_expired_removed_total" "Entries that flushes and compactions removed because they had expired.";
         Gauge compaction_debt_bytes "partition_compaction_debt_bytes" "Bytes to compact until every level is within its target.";
         Gauge pressure_permille "partition_pressure_ratio" "Delay of writes: at 0 there is none, at 1 writes are stopped.";
         Gauge pressure_reason "partition_slowed" "1 while writes to the partition are slowed down or stopped, otherwise 0.";

@@ -13,6 +13,7 @@ use lsm_core::error::{Error, Result};
 use lsm_core::read::KeyRange;
 
 use crate::options::PartitionOptions;
+use crate::{TtlFilter, TtlRule};
 
 /// A handle to one partition: a column family, which is a key space with its own tables and options.
 /// A handle is cheap to clone and keeps the database open.
@@ -75,6 +76,25 @@ impl Partition {
     #[must_use]
     pub fn filters(&self) -> Vec<(String, Vec<u8>)> {
         self.0.filters()
+    }
+
+    /// Returns the stored rule of expiry, if the partition has one. A [`TtlFilter`] of code is none.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{PartitionOptions, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let rule: TtlRule = "value:0,ms".parse()?;
+    /// let sessions = db.partition_with("sessions", PartitionOptions::new().ttl(&rule))?;
+    /// assert_eq!(sessions.ttl(), Some(rule));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[must_use]
+    pub fn ttl(&self) -> Option<TtlRule> {
+        let filters = self.filters();
+        let (_, params) = filters.iter().find(|(name, _)| name == TtlFilter::NAME)?;
+        TtlRule::from_stored(params)
     }
 
     /// Writes the memtables of this partition to tables and waits until the tables are installed.

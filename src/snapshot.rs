@@ -3,7 +3,7 @@
 use std::fmt;
 
 use lsm_core::error::Result;
-use lsm_core::read::{Cursor, KeyRange, Keys, Range};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, RemainingTime};
 use lsm_core::types::{SeqNo, Slice};
 use metahive::{Verified, VerifiedRange};
 
@@ -232,6 +232,33 @@ impl Snapshot {
         self.0.cursor(&partition.0)
     }
 
+    /// Returns the time after which the entry of `key` in `partition` is not there any more; `None` if it is not there.
+    /// It counts from the time of the snapshot, whose reads all have that time. A snapshot from before the first rule
+    /// of the database sees entries without a limit.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{PartitionOptions, RemainingTime, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
+    /// sessions.put("ann", 0u64.to_be_bytes())?; // for ever
+    /// let left = db.snapshot().remaining_time(&sessions, "ann")?;
+    /// assert_eq!(left, Some(RemainingTime::Unlimited));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn remaining_time(
+        &self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<RemainingTime>> {
+        self.0.remaining_time(&partition.0, key)
+    }
+
     /// Returns the value that `key` had in `partition` if it agrees with its metadata, as
     /// [`Partition::verified_get`] does.
     ///
@@ -316,6 +343,22 @@ impl PartitionSnapshot {
     /// ```
     pub fn partition(&self) -> &Partition {
         &self.partition
+    }
+
+    /// Returns the time after which the entry of `key` is not there any more, as [`Snapshot::remaining_time`] does.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// assert_eq!(db.snapshot().of(&users).remaining_time("bob")?, None);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn remaining_time(&self, key: impl AsRef<[u8]>) -> Result<Option<RemainingTime>> {
+        self.snapshot.remaining_time(&self.partition, key)
     }
 }
 

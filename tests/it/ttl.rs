@@ -75,6 +75,10 @@ fn a_table_is_rewritten_by_itself_once_a_tenth_has_expired() {
     clock.pass(5000);
     settle(&db);
     assert_eq!(entries(&db, "p"), 0, "all that ever expires has");
+    let stats = db.stats();
+    let p = stats.partitions.iter().find(|partition| partition.name == "p").unwrap();
+    assert_eq!(p.expired_removed_count, 1000);
+    assert!(stats.to_string().contains(", 1000 expired entries removed"), "{stats}");
     let written = db.stats();
     settle(&db);
     assert_eq!(db.stats().compaction_count, written.compaction_count, "and then nothing is due");

@@ -74,6 +74,8 @@ fn version_json(explained: &ExplainedVersion) -> Value {
         "sealing": explained.sealing.as_ref().map(sealing_json),
         "metadata": explained.metadata.as_ref().map(metadata_json),
         "verdict": explained.verdict().map(|verdict| format!("{verdict:?}")),
+        "expired": explained.expiry.map(|expiry| expiry.at <= expiry.now),
+        "remaining_seconds": explained.expiry.map(|it| it.at.saturating_sub(it.now).as_secs_f64()),
         "fault": explained.fault.as_ref().map(fault_json),
     })
 }

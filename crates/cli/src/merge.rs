@@ -14,6 +14,17 @@ use crate::output::{Failure, Output};
 /// The operators whose operands are integers.
 const INTEGERS: [&str; 3] = ["add", "max", "min"];
 
+/// A merge operator, which a partition keeps.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OperatorArgs {
+    /// The merge operator, for a partition that has none yet: add, max, min, append or set-bits
+    #[arg(long)]
+    operator: Option<String>,
+    /// The separator of append
+    #[arg(long, requires = "operator", default_value = "")]
+    separator: OsString,
+}
+
 /// Arguments of `merge`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MergeArgs {
@@ -24,12 +35,8 @@ pub(crate) struct MergeArgs {
     /// The operand; for add, max and min a decimal integer, unless --hex or --base64 is given
     #[arg(allow_hyphen_values = true)]
     operand: OsString,
-    /// The operator, for a partition that has none yet: add, max, min, append or set-bits
-    #[arg(long)]
-    operator: Option<String>,
-    /// The separator of append
-    #[arg(long, requires = "operator", default_value = "")]
-    separator: OsString,
+    #[command(flatten)]
+    operator: OperatorArgs,
     #[command(flatten)]
     making: Making,
     #[command(flatten)]
@@ -63,18 +70,23 @@ pub(crate) fn merge(args: &MergeArgs) -> Result<(), Failure> {
 /// The partition, with the operator that the arguments name.
 fn partition(args: &MergeArgs, db: &Db) -> Result<Partition, Failure> {
     let partition = db.partition(&args.target.partition)?;
-    let Some(name) = &args.operator else { return Ok(partition) };
-    let options = partition.options().merge_operator(operator(args, name)?);
+    let Some(operator) = args.operator.find()? else { return Ok(partition) };
+    let options = partition.options().merge_operator(operator);
     Ok(db.partition_with(&args.target.partition, options)?)
 }
 
-fn operator(args: &MergeArgs, name: &str) -> Result<Arc<dyn MergeOperator>, Failure> {
-    let separator = args.separator.as_encoded_bytes();
-    ready_made(name, separator).ok_or_else(|| {
-        let known = "add, max, min, append (which may have a separator) and set-bits";
-        let what = format!("there is no operator {name:?} with these options; there are {known}");
-        Failure::Usage(what)
-    })
+impl OperatorArgs {
+    /// The operator, if one is named.
+    pub(crate) fn find(&self) -> Result<Option<Arc<dyn MergeOperator>>, Failure> {
+        let Some(name) = &self.operator else { return Ok(None) };
+        let found = ready_made(name, self.separator.as_encoded_bytes()).ok_or_else(|| {
+            let known = "add, max, min, append (which may have a separator) and set-bits";
+            let what =
+                format!("there is no operator {name:?} with these options; there are {known}");
+            Failure::Usage(what)
+        })?;
+        Ok(Some(found))
+    }
 }
 
 fn integer(text: &OsString) -> Result<i64, Failure> {

@@ -5,14 +5,16 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use siltstone::metahive::MetaHive;
 use siltstone::{
     CompactionStyle, Compression, Durability, LargeValueOptions, MetaHiveOptions, Partition,
-    PartitionOptions, PrefixExtractor,
+    PartitionOptions, PrefixExtractor, TtlFilter, TtlRule,
 };
 
 use crate::bench::folder::parse_bytes;
 use crate::bucket::ReadLength;
 use crate::engine::{Existing, Making, Writing};
+use crate::merge::OperatorArgs;
 use crate::output::{Failure, Output};
 
 /// The subcommands of `partition`.
@@ -65,6 +67,9 @@ pub(crate) struct SetArgs {
     named: NameArgs,
     #[command(flatten)]
     options: OptionArgs,
+    /// The stored entries have the times of --expire; without this a partition with entries gets no rule
+    #[arg(long, requires = "expire")]
+    expire_stored: bool,
     #[command(flatten)]
     writing: Writing,
 }
@@ -117,6 +122,17 @@ pub(crate) struct OptionArgs {
     /// Keep large values in chunk files; other hooks stay
     #[arg(long)]
     large_values: bool,
+    /// Rule of expiry: the place of a time in each value or key, such as value:0,ms for the millisecond of the
+    /// expiry in the first 8 bytes of the value
+    ///
+    /// value, value-end, key or key-end with :OFFSET in bytes, and after commas: u32 (4 bytes and not 8), le
+    /// (little-endian), ms, us or ns (not seconds), after:N (the time is that of the creation, and entries expire N
+    /// units later), stays:N (the most that an expired entry stays in a table), seen (reads see expired entries).
+    /// The rule of `siltstone serve --expire` is value:0,ms
+    #[arg(long, value_name = "RULE")]
+    expire: Option<TtlRule>,
+    #[command(flatten)]
+    operator: OperatorArgs,
 }
 
 /// A compression of tables.
@@ -153,7 +169,7 @@ fn parse_prefix(text: &str) -> Result<Prefix, String> {
 }
 
 impl OptionArgs {
-    fn apply(&self, mut options: PartitionOptions) -> PartitionOptions {
+    fn apply(&self, mut options: PartitionOptions) -> Result<PartitionOptions, Failure> {
         if let Some(codec) = self.compression {
             options = options.compression(match codec {
                 Codec::None => Compression::None,
@@ -184,13 +200,36 @@ impl OptionArgs {
         }
         let style = self.style(options.get_compaction_style());
         options = options.compaction_style(style);
+        if let Some(rule) = &self.expire {
+            options = options.ttl(rule);
+        }
+        if let Some(operator) = self.operator.find()? {
+            options = options.merge_operator(operator);
+        }
         if self.metahive {
             options = options.metahive(MetaHiveOptions::default());
         }
         if self.large_values {
             options = options.large_values(LargeValueOptions::default());
         }
-        options
+        Ok(options)
+    }
+
+    /// Refuses a new rule of expiry for entries that may have no times: their bytes would be taken for times, and
+    /// compactions would remove them.
+    fn check_times(&self, partition: &Partition) -> Result<(), Failure> {
+        let Some(rule) = &self.expire else { return Ok(()) };
+        if partition.ttl().as_ref() == Some(rule) {
+            return Ok(());
+        }
+        let Some(first) = partition.with_expired().keys().next() else { return Ok(()) };
+        let what = format!(
+            "partition {:?} has entries, such as the key \"{}\", whose bytes at {rule} would be taken for times\n  \
+             --expire-stored says that they are these times",
+            partition.name(),
+            first?.escape_ascii()
+        );
+        Err(Failure::Usage(what))
     }
 }
 
@@ -228,9 +267,13 @@ pub(crate) fn run(command: &PartitionCommand) -> Result<(), Failure> {
             print(&existing.partition(name)?, *json)?;
             Ok(existing.close()?)
         }
-        PartitionCommand::Set(SetArgs { named, options, writing }) => {
+        PartitionCommand::Set(SetArgs { named, options, expire_stored, writing }) => {
             let existing = Existing::open(&named.database, writing, "partition set")?;
-            let changed = options.apply(existing.partition(&named.name)?.options());
+            let partition = existing.partition(&named.name)?;
+            if !expire_stored {
+                options.check_times(&partition)?;
+            }
+            let changed = options.apply(partition.options())?;
             print(&existing.db.partition_with(&named.name, changed)?, named.json)?;
             Ok(existing.close()?)
         }
@@ -257,7 +300,7 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
         let text = format!("partition {:?} exists; `partition set` changes it", named.name);
         return Err(Failure::Usage(text));
     }
-    let options = options.apply(PartitionOptions::new().logged(!unlogged));
+    let options = options.apply(PartitionOptions::new().logged(!unlogged))?;
     print(&written.db.partition_with(&named.name, options)?, named.json)?;
     Ok(written.close()?)
 }
@@ -266,6 +309,36 @@ fn say(deed: &str, named: &NameArgs) -> Result<(), Failure> {
     let mut out = Output::new(named.json);
     out.line(format_args!("{deed} {}", named.name), &json!({ deed: named.name }))?;
     out.finish()
+}
+
+/// The hooks of a partition: a name, a rule or a number of bytes; `none` without one.
+fn hook_rows(partition: &Partition) -> Vec<(&'static str, Value)> {
+    let filters = partition.filters();
+    let expire = match partition.ttl() {
+        Some(rule) => rule.to_string(),
+        None if has(&filters, TtlFilter::NAME) => "by code of a program".to_owned(),
+        None => "none".to_owned(),
+    };
+    let operator = match partition.merge_operator() {
+        None => "none".to_owned(),
+        Some((name, params)) if params.is_empty() => name,
+        Some((name, params)) => format!("{name}:{}", params.escape_ascii()),
+    };
+    let known = [TtlFilter::NAME, MetaHive::NAME];
+    let others = filters.iter().map(|(name, _)| &name[..]).filter(|name| !known.contains(name));
+    let others: Vec<&str> = others.collect();
+    let large = partition.large_value_options().is_some_and(|options| options.is_on());
+    vec![
+        ("expire", expire.into()),
+        ("operator", operator.into()),
+        ("metahive", has(&filters, MetaHive::NAME).into()),
+        ("large_values", large.into()),
+        ("other_filters", if others.is_empty() { "none".into() } else { others.join(",").into() }),
+    ]
+}
+
+fn has(filters: &[(String, Vec<u8>)], name: &str) -> bool {
+    filters.iter().any(|(filter, _)| filter == name)
 }
 
 /// Prints the options of a partition.
@@ -278,7 +351,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
     };
     let extractor = options.get_prefix_extractor();
     let extractor = extractor.map_or_else(|| "none".to_owned(), |it| it.to_string());
-    let rows: [(&str, Value); 11] = [
+    let mut rows: Vec<(&str, Value)> = vec![
         ("partition", partition.name().into()),
         ("logged", options.get_logged().into()),
         ("compression", compression.into()),
@@ -291,6 +364,7 @@ fn print(partition: &Partition, is_json: bool) -> Result<(), Failure> {
         ("prefix_extractor", extractor.into()),
         ("compaction_style", options.get_compaction_style().to_string().into()),
     ];
+    rows.extend(hook_rows(partition));
     let text: Vec<String> = rows
         .iter()
         .map(|(name, value)| format!("{name:<17} {}", value.to_string().trim_matches('"')))

@@ -204,6 +204,10 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
     if partition.operands_folded > 0 {
         let _ = writeln!(text, "  {} operands folded", partition.operands_folded);
     }
+    if partition.expired_removed_count > 0 {
+        let count = partition.expired_removed_count;
+        let _ = writeln!(text, "  {count} expired entries removed since the open");
+    }
     if let Some(store) = &partition.value_store {
         let _ = writeln!(
             text,
@@ -313,6 +317,7 @@ fn partition_json(partition: &PartitionStats) -> Value {
         "sealed_memtable_count": partition.sealed_memtable_count,
         "deleted_range_count": partition.deleted_range_count,
         "operands_folded": partition.operands_folded,
+        "expired_removed_count": partition.expired_removed_count,
         "compaction_debt_bytes": partition.compaction_debt_bytes,
         "pressure_permille": partition.pressure_permille,
         "pressure_reason": partition.pressure_reason,

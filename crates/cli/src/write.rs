@@ -78,10 +78,10 @@ pub(crate) struct DeleteArgs {
     /// Delete all keys with this prefix, at once
     #[arg(long, conflicts_with_all = ["key", "from", "to"])]
     prefix: Option<OsString>,
-    /// Delete all keys from this one on, at once
+    /// Delete all keys from this one on, at once; with --to a range
     #[arg(long, conflicts_with = "key")]
     from: Option<OsString>,
-    /// Delete all keys before this one, at once
+    /// Delete all keys before this one, at once; with --from a range
     #[arg(long, conflicts_with = "key")]
     to: Option<OsString>,
     #[command(flatten)]

@@ -138,6 +138,8 @@ pub struct PartitionStats {
     pub deleted_range_count: u64,
     /// Operands of merges that reads, flushes and compactions have folded since the open.
     pub operands_folded: u64,
+    /// Entries that flushes and compactions have removed since the open because they had expired.
+    pub expired_removed_count: u64,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: u64,
     /// The delay of writes to it, in thousandths: at 0 there is none, at 1000 writes are stopped.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use lsm_core::error::{Damage, Result};
 use lsm_core::hooks::Origin;
-use lsm_core::raw::{EntryKind, RawEntry, RawTable, RawVersion, Walk, Walkable};
+use lsm_core::raw::{EntryKind, RawEntry, RawTable, RawVersion, VersionExpiry, Walk, Walkable};
 use lsm_core::types::{InGap, SeqNo};
 
 use crate::inspect::{EntryFault, Inspector, Sealing};
@@ -52,6 +52,8 @@ pub struct ExplainedVersion {
     pub is_sealed_later: bool,
     /// The fault of it or of its metadata.
     pub fault: Option<EntryFault>,
+    /// The time at which it expires, by the stored rule of the partition.
+    pub expiry: Option<VersionExpiry>,
 }
 
 /// The metadata of a version.
@@ -130,6 +132,7 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
                 metadata: None,
                 is_sealed_later,
                 fault: None,
+                expiry: None,
             })
             .collect(),
         cleared_at: walk.cleared_at(),
@@ -149,6 +152,9 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
             damage.level = Some(table.level());
             explanation.damage.push(damage);
         }
+    }
+    for explained in &mut explanation.versions {
+        explained.expiry = walk.expiry_of(key, &explained.version);
     }
     Ok(explanation)
 }
@@ -206,6 +212,7 @@ fn explain_table(
             metadata,
             is_sealed_later: inspector.has_metahive,
             fault,
+            expiry: None,
         });
     }
     explanation.orphans.extend(metadata.into_iter().map(|found| ExplainedVersion {
@@ -214,6 +221,7 @@ fn explain_table(
         sealing: Some(sealing.clone()),
         metadata: None,
         is_sealed_later: inspector.has_metahive,
+        expiry: None,
     }));
     read
 }
@@ -285,6 +293,9 @@ impl fmt::Display for ExplainedVersion {
         if !at.block_verified {
             f.write_str(", in a block whose checksum does not agree")?;
         }
+        if let Some(expiry) = &self.expiry {
+            write_expiry(expiry, f)?;
+        }
         f.write_str("\n   ")?;
         match (&self.metadata, &self.sealing) {
             (Some(metadata), _) => self.write_metadata(metadata, f)?,
@@ -305,6 +316,15 @@ impl fmt::Display for ExplainedVersion {
         }
         self.fault.iter().try_for_each(|fault| write!(f, ": {}", fault.what))
     }
+}
+
+fn write_expiry(expiry: &VersionExpiry, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let VersionExpiry { at, now, hides, .. } = *expiry;
+    if at > now {
+        return write!(f, "\n   expires in {:?}", at.saturating_sub(now));
+    }
+    let seen = if hides { "reads do not see it" } else { "reads see it until it is removed" };
+    write!(f, "\n   expired {:?} ago: {seen}", now.saturating_sub(at))
 }
 
 impl ExplainedVersion {

@@ -97,6 +97,14 @@ fn every_read_obeys_the_rule_at_its_own_time() {
         assert_eq!(p.remaining_time(key(40)).unwrap(), None);
         let left = RemainingTime::Limited(Duration::from_secs(1));
         assert_eq!(p.remaining_time(key(41)).unwrap(), Some(left));
+        let then = RemainingTime::Limited(Duration::from_secs(140));
+        assert_eq!(before.of(&p).remaining_time(key(40)).unwrap(), Some(then), "its own time");
+        assert_eq!(own.remaining_time(key(40)).unwrap(), Some(then));
+        assert_eq!(db.snapshot().remaining_time(&p, key(40)).unwrap(), None);
+        let gone = p.explain(key(10).as_bytes()).unwrap();
+        assert!(gone.to_string().contains("\n   expired 30s ago: reads do not see it"), "{gone}");
+        let stays = p.explain(key(41).as_bytes()).unwrap();
+        assert!(stays.to_string().contains("\n   expires in 1s"), "{stays}");
         drop((before, transaction, range, cursor));
         settle(&db);
         clock.pass(1);
@@ -162,6 +170,8 @@ fn a_rule_may_leave_expired_entries_to_reads() {
     let all: Vec<u64> = (0..60).collect();
     clock.pass(140);
     check(&p, &all);
+    let gone = p.explain(key(10).as_bytes()).unwrap().to_string();
+    assert!(gone.contains("expired 30s ago: reads see it until it is removed"), "{gone}");
     assert_eq!(p.remaining_time(key(0)).unwrap(), Some(RemainingTime::Limited(Duration::ZERO)));
     // A change of the rule counts at once, for snapshots as well.
     let snapshot = db.snapshot();

@@ -298,6 +298,48 @@ fn get_reads_several_keys_and_says_how_long_they_are_seen() {
 }
 
 #[test]
+fn partitions_get_rules_and_operators_and_show_their_hooks() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let create = ["partition", "create", "db", "cache", "--expire", "value:0,ms", "--metahive"];
+    let text = printed(at, &create, 0);
+    assert!(text.contains("expire            value:0,ms\n"), "{text}");
+    assert!(text.contains("operator          none\nmetahive          true\n"), "{text}");
+    let put = ["put", "db", "6f6c64", "0000000000000001", "--hex", "--partition", "cache"];
+    printed(at, &put, 0);
+    refused(at, &["get", "db", "old", "--partition", "cache"], 1, "no key");
+    // In the year 2100.
+    printed(at, &["put", "db", "6c617465", "000003bb2cc3d800", "--hex", "--partition", "cache"], 0);
+    let explained = printed(at, &["explain", "db", "late", "--partition", "cache"], 0);
+    assert!(explained.contains("\n   expires in "), "{explained}");
+    let explained = printed(at, &["explain", "db", "late", "--partition", "cache", "--json"], 0);
+    assert!(explained.contains("\"expired\":false"), "{explained}");
+
+    let append = ["partition", "create", "db", "tags", "--operator", "append", "--separator", ","];
+    assert!(printed(at, &append, 0).contains("operator          append:,\n"));
+    for tag in ["red", "blue"] {
+        printed(at, &["merge", "db", "--partition", "tags", "a", tag], 0);
+    }
+    assert_eq!(printed(at, &["get", "db", "a", "--partition", "tags"], 0), "red,blue\n");
+    let large = printed(at, &["partition", "set", "db", "tags", "--large-values"], 0);
+    assert!(large.contains("append:,\nmetahive          false\nlarge_values      true"), "{large}");
+
+    // Entries without times would be taken for expired ones.
+    printed(at, &["put", "db", "a", "administrator", "--partition", "users"], 0);
+    let set = ["partition", "set", "db", "users", "--expire", "value"];
+    refused(at, &set, 2, "the key \"a\"");
+    assert_eq!(printed(at, &["get", "db", "a", "--partition", "users"], 0), "administrator\n");
+    let text = printed(at, &[&set[..], &["--expire-stored"]].concat(), 0);
+    assert!(text.contains("expire            value:0\n"), "{text}");
+    // The same rule again changes nothing.
+    assert_eq!(printed(at, &set, 0), text);
+    assert!(printed(at, &["partition", "show", "db", "users", "--json"], 0).contains("value:0"));
+    refused(at, &["partition", "set", "db", "users", "--expire", "values"], 2, "\"values\"");
+    let wrong = ["partition", "create", "db", "other", "--operator", "minus"];
+    refused(at, &wrong, 2, "no operator \"minus\"");
+}
+
+#[test]
 fn metahive_that_is_turned_on_keeps_a_rule_of_expiry() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -143,10 +143,15 @@ impl<'a> JobHooks<'a> {
 
     /// Returns `true` if an entry has expired that no snapshot sees, and readers do not see expired entries.
     pub(super) fn hides_expired(&self, entry: Entry<'_>) -> Result<bool> {
-        let Some((ageing, now)) = &self.ageing else { return Ok(false) };
+        let Some((ageing, _)) = &self.ageing else { return Ok(false) };
+        Ok(self.is_expired(entry)? && catch("a compaction filter", || ageing.expiry.hides())?)
+    }
+
+    /// Returns `true` if an entry that no snapshot sees has expired.
+    pub(super) fn is_expired(&self, entry: Entry<'_>) -> Result<bool> {
+        let Some((_, now)) = &self.ageing else { return Ok(false) };
         let expires = self.expires(entry, false)?;
-        let is_expired = matches!(expires, Some(Expires::At(at)) if at <= *now);
-        Ok(is_expired && catch("a compaction filter", || ageing.expiry.hides())?)
+        Ok(matches!(expires, Some(Expires::At(at)) if at <= *now))
     }
 
     /// The partition's hooks.

@@ -20,6 +20,8 @@ pub enum JobOutcome {
         gaps: Vec<Gap>,
         /// Inputs whose number of entries is not the one that was noted.
         miscounted: Vec<Fault>,
+        /// The number of entries that were removed because they have expired.
+        expired: u64,
     },
     /// A damaged entry; nothing was written.
     Faulty(Fault),

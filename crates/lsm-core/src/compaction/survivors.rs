@@ -59,6 +59,8 @@ pub(super) struct Writing<'a, 'o> {
     held: Option<HeldOperands>,
     /// A value was moved since the last look at whether to stop.
     has_moved: bool,
+    /// Entries that were removed because they have expired.
+    expired: u64,
     note_state: NoteState,
 }
 
@@ -162,6 +164,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             under_way: UnderWay::default(),
             held: None,
             has_moved: false,
+            expired: 0,
             note_state: NoteState::Off,
         }
     }
@@ -327,6 +330,7 @@ impl<'a, 'o> Writing<'a, 'o> {
                 self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
             }
             Some(Decision::Remove) => {
+                self.expired += u64::from(self.job_hooks.is_expired(entry)?);
                 self.drop_handle(entry);
                 // Without a tombstone an older version would come back to light: one below, or
                 // one that a snapshot keeps alive.
@@ -469,6 +473,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             lost: Vec::new(),
             gaps: Vec::new(),
             miscounted: Vec::new(),
+            expired: self.expired,
         })
     }
 }

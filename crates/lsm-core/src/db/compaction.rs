@@ -268,6 +268,7 @@ impl Compactor {
         if is_installed {
             self.runner.counters.compaction_read_bytes.add(compaction.bytes());
             self.runner.counters.compaction_written_bytes.add(made.bytes());
+            partition.expired_removed.add(made.expired);
         }
         Ok(is_installed)
     }

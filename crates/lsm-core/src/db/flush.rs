@@ -307,6 +307,7 @@ impl Flusher {
         let bytes = written.made.bytes();
         self.runner.counters.flush_bytes.add(bytes);
         self.runner.counters.flushes.add(1);
+        partition.expired_removed.add(written.made.expired);
         self.runner.events.tell(&Event::Flushed {
             partition: partition.name.to_string(),
             bytes,

@@ -385,7 +385,8 @@ impl raw::Walkable for Partition {
         let ReadPoint { view, open, .. } = self.read_point_at(None)?;
         let hooks = self.state().hooks();
         let clock = self.db().scheduler.background().clock().clone();
-        Ok(raw::Pin { view, open, hooks, clock })
+        let unix_time = self.db().runner.calendar.unix_time();
+        Ok(raw::Pin { view, open, hooks, clock, unix_time })
     }
 }
 

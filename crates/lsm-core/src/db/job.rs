@@ -43,6 +43,8 @@ pub(super) struct JobTables {
     pub(super) erased: Erased,
     /// Entries were repaired, so that other keys may be visible than before.
     pub(super) is_repaired: bool,
+    /// The number of entries that were removed because they have expired.
+    pub(super) expired: u64,
 }
 
 impl JobTables {
@@ -164,7 +166,7 @@ impl JobRunner {
                 let error = Error::corruption(file, offset, what).at_key(&fault.key);
                 Err(error.in_partition(&version.name))
             }
-            JobOutcome::Done { tables, values, mended, lost, gaps, miscounted } => {
+            JobOutcome::Done { tables, values, mended, lost, gaps, miscounted, expired } => {
                 let is_repaired = !mended.is_empty();
                 let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
                 for (fault, source) in mended.into_iter().chain(counted) {
@@ -181,7 +183,16 @@ impl JobRunner {
                 self.pay(priority, &paid, written, should_stop);
                 let clear_of = merge.closed_gaps();
                 let erased = merge.erased(respected);
-                Ok(JobTables { tables, values, gaps, miscounted, clear_of, erased, is_repaired })
+                Ok(JobTables {
+                    tables,
+                    values,
+                    gaps,
+                    miscounted,
+                    clear_of,
+                    erased,
+                    is_repaired,
+                    expired,
+                })
             }
         }
     }

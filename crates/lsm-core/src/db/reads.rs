@@ -239,6 +239,25 @@ impl Partition {
     }
 }
 
+impl Snapshot {
+    /// Returns the time after which the entry of `key` in `partition` is not there any more, counted from the time of
+    /// the snapshot; `None` if it is not there. A snapshot that is older than any rule sees entries without a limit.
+    pub fn remaining_time(
+        &self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<RemainingTime>> {
+        let point = partition.read_point_at(Some(self))?;
+        match self.registered.unix_time() {
+            Some(unix_time) => {
+                let hooks = partition.state().load_hooks();
+                point.remaining_time(key.as_ref(), &hooks, unix_time)
+            }
+            None => Ok(point.locate(key.as_ref())?.map(|_| RemainingTime::Unlimited)),
+        }
+    }
+}
+
 /// Scans.
 impl Partition {
     /// Returns the keys and values in `range`, as they are now.

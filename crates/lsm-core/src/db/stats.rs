@@ -31,6 +31,7 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         levels: view.version.levels.iter().map(level_stats).collect(),
         deleted_range_count: view.span_layers().joined().list().len() as u64,
         operands_folded: partition.operator().map_or(0, |operator| operator.folded()),
+        expired_removed_count: partition.expired_removed.get(),
         compaction_debt_bytes: compaction_debt(&view.version),
         pressure_permille: pressure.permille,
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.text()),

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::check_key;
 use crate::options::WriteOptions;
-use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
+use crate::read::{Bounds, KeyRange, Range, RemainingTime, prefix_bounds};
 use crate::types::{SeqNo, Slice};
 
 pub use cursor::TransactionCursor;
@@ -104,6 +104,21 @@ impl Transaction {
             self.reads.note_key(partition.state(), key);
             self.snapshot.get(partition, key)
         })
+    }
+
+    /// Returns the time after which the entry of `key` in `partition` is not there any more, counted from the begin of
+    /// the transaction, own writes included; `None` if it is not there. Reads the value, as [`Transaction::get`].
+    pub fn remaining_time(
+        &self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<RemainingTime>> {
+        let key = key.as_ref();
+        let Some(value) = self.get(partition, key)? else { return Ok(None) };
+        let hooks = partition.state().load_hooks();
+        let time = self.snapshot.registered.unix_time();
+        let left = time.map(|time| RemainingTime::of(&hooks, key, Some(&value), time));
+        Ok(Some(left.unwrap_or(RemainingTime::Unlimited)))
     }
 
     /// Returns the values of `keys` in `partition`, in their order, own writes included.

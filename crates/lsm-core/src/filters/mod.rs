@@ -6,6 +6,7 @@
 mod prefix;
 mod ttl;
 mod ttl_rule;
+mod ttl_text;
 
 pub use prefix::PrefixDropFilter;
 pub use ttl::TtlFilter;

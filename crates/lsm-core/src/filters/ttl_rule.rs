@@ -21,14 +21,14 @@ use crate::codec::{Reader, put_varint};
 use crate::hooks::Expiry;
 
 const VERSION: u8 = 1;
-const IN_VALUE: u8 = 1;
-const FROM_END: u8 = 2;
-const LITTLE_ENDIAN: u8 = 4;
+pub(super) const IN_VALUE: u8 = 1;
+pub(super) const FROM_END: u8 = 2;
+pub(super) const LITTLE_ENDIAN: u8 = 4;
 const HAS_TIME_TO_LIVE: u8 = 8;
-const SEEN_BY_READS: u8 = 16;
+pub(super) const SEEN_BY_READS: u8 = 16;
 
 /// The default of [`TtlRule::stays_at_most`].
-const STAYS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const STAYS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The width of a moment in a key or value. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl TimeUnit {
     }
 
     /// The time of so many units.
-    fn time(self, units: u64) -> Duration {
+    pub(super) fn time(self, units: u64) -> Duration {
         match self {
             TimeUnit::Seconds => Duration::from_secs(units),
             TimeUnit::Millis => Duration::from_millis(units),
@@ -73,7 +73,7 @@ impl TimeUnit {
     }
 
     /// The number of whole units in `time`.
-    fn whole(self, time: Duration) -> u64 {
+    pub(super) fn whole(self, time: Duration) -> u64 {
         let units = match self {
             TimeUnit::Seconds => u128::from(time.as_secs()),
             TimeUnit::Millis => time.as_millis(),
@@ -98,11 +98,11 @@ pub struct TtlRule {
     /// As they are stored, without [`HAS_TIME_TO_LIVE`].
     flags: u8,
     /// The number of bytes before it, or after it.
-    offset: u64,
-    width: TimeWidth,
-    unit: TimeUnit,
-    time_to_live: Option<Duration>,
-    stays_for: Duration,
+    pub(super) offset: u64,
+    pub(super) width: TimeWidth,
+    pub(super) unit: TimeUnit,
+    pub(super) time_to_live: Option<Duration>,
+    pub(super) stays_for: Duration,
 }
 
 impl TtlRule {
@@ -182,6 +182,26 @@ impl TtlRule {
             self.flags |= SEEN_BY_READS;
         }
         self
+    }
+
+    /// Returns the rule that a partition stores with the filter [`TtlFilter::NAME`](super::TtlFilter::NAME) as these
+    /// parameters; `None` if they are no rule of this version.
+    pub fn from_stored(params: &[u8]) -> Option<TtlRule> {
+        let StoredRule { flags, width, unit, offset, time_to_live, stays_for } =
+            TtlRule::from_params(params)?;
+        Some(TtlRule {
+            flags: flags & !HAS_TIME_TO_LIVE,
+            offset: offset as u64,
+            width: if width == 4 { TimeWidth::U32 } else { TimeWidth::U64 },
+            unit,
+            time_to_live: (flags & HAS_TIME_TO_LIVE != 0).then(|| unit.time(time_to_live)),
+            stays_for: unit.time(stays_for),
+        })
+    }
+
+    /// Returns `true` if the rule has this flag.
+    pub(super) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
     }
 
     /// The parameters that are stored.

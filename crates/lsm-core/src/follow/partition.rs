@@ -441,6 +441,8 @@ impl raw::Walkable for ReplicaView {
         self.partition.inner.tables.check_process()?;
         let ReadPoint { view, open, .. } = self.point();
         let hooks = self.view.hooks.clone();
-        Ok(raw::Pin { view, open, hooks, clock: self.partition.inner.clock.clone() })
+        let unix_time = self.partition.inner.unix_time();
+        let clock = self.partition.inner.clock.clone();
+        Ok(raw::Pin { view, open, hooks, clock, unix_time })
     }
 }

@@ -20,6 +20,7 @@ use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedOperator, AttachedStore, PartitionHooks, Rules};
 use crate::memtable::{Memtable, SharedOperator, SlabPool};
 use crate::options::{CompactionStyle, PartitionOptions};
+use crate::stats::Counter;
 use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
@@ -70,6 +71,8 @@ pub struct PartitionState {
     lacks_codec: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
+    /// Entries that flushes and compactions have removed since the open because they had expired.
+    pub(crate) expired_removed: Counter,
     /// The work list of the database; it has an entry for everything that the view holds.
     work: Arc<WorkList>,
 }
@@ -145,6 +148,7 @@ impl PartitionState {
             failed_sync: AtomicBool::new(false),
             lacks_codec: AtomicBool::new(lacks_codec),
             pressure: AtomicU32::new(0),
+            expired_removed: Counter::default(),
             work: work.clone(),
         }
     }

@@ -41,10 +41,11 @@ mod versions;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use describe::{Description, FileFormat, describe, describe_path};
 pub use reading::{Found, PinnedView, ReadAt, TablePlace, Witness, read};
-pub use versions::{RawVersion, versions};
+pub use versions::{RawVersion, VersionExpiry, versions};
 
 pub use crate::hooks::{Origin, OwnedEntry};
 pub use crate::sstable::{
@@ -84,6 +85,8 @@ pub struct Pin {
     pub(crate) hooks: Arc<PartitionHooks>,
     /// The clock of the database.
     pub(crate) clock: Arc<dyn Clock>,
+    /// The time since 1970 by which entries expire.
+    pub(crate) unix_time: Duration,
 }
 
 /// An entry where it lies. It is lent by the walk and gone when that moves on.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{EntryKind, Origin, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable, entry_of};
 use crate::error::Result;
@@ -30,6 +31,18 @@ pub struct RawVersion {
     pub path: Option<PathBuf>,
     /// `true` if the memtable that it is in waits for its flush.
     pub sealed: bool,
+}
+
+/// The time at which a version expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VersionExpiry {
+    /// The time, since 1970.
+    pub at: Duration,
+    /// The time of the walk.
+    pub now: Duration,
+    /// `true` if reads do not see what has expired.
+    pub hides: bool,
 }
 
 impl RawVersion {
@@ -61,6 +74,19 @@ pub fn versions(partition: &impl Walkable, key: &[u8]) -> Result<Vec<RawVersion>
 }
 
 impl Walk {
+    /// The time at which a version of the user key `key` expires by the stored rule of the partition; `None` if it does
+    /// not. An operand has none: what it is folded into expires.
+    pub fn expiry_of(&self, key: &[u8], version: &RawVersion) -> Option<VersionExpiry> {
+        let value = match version.kind {
+            EntryKind::Value => Some(&version.value[..]),
+            EntryKind::Handle => None,
+            _ => return None,
+        };
+        let expiry = &self.pin.hooks.ageing()?.expiry;
+        let at = expiry.unix_time(expiry.expires_at(key, value)?)?;
+        Some(VersionExpiry { at, now: self.pin.unix_time, hides: expiry.hides() })
+    }
+
     /// Every version of the stored key `key` in the memtables, newest memtable first.
     pub fn memtable_versions(&self, key: &[u8]) -> Result<Vec<RawVersion>> {
         let mut found = Vec::new();

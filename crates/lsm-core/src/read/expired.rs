@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::ExpiryClock;
-use crate::hooks::Expiry;
+use crate::hooks::{Expiry, PartitionHooks};
 use crate::types::{EntryKind, KeyForm};
 
 /// The time after which an entry is not there any more.
@@ -20,6 +20,26 @@ pub enum RemainingTime {
     Limited(Duration),
     /// The entry does not expire by a stored rule.
     Unlimited,
+}
+
+impl RemainingTime {
+    /// The time that an entry of this user key has at `unix_time`; `value` is `None` if it is stored apart. `hooks` are
+    /// those of its partition.
+    pub(crate) fn of(
+        hooks: &PartitionHooks,
+        key: &[u8],
+        value: Option<&[u8]>,
+        unix_time: Duration,
+    ) -> RemainingTime {
+        let expires = hooks.ageing().and_then(|ageing| {
+            let moment = ageing.expiry.expires_at(key, value)?;
+            ageing.expiry.unix_time(moment)
+        });
+        match expires {
+            Some(at) => RemainingTime::Limited(at.saturating_sub(unix_time)),
+            None => RemainingTime::Unlimited,
+        }
+    }
 }
 
 /// The time of a reader.

@@ -131,14 +131,7 @@ impl ReadPoint {
             Located::Here(value) => Some(&value[..]),
             Located::Apart(_) => None,
         };
-        let expires = hooks.ageing().and_then(|ageing| {
-            let moment = ageing.expiry.expires_at(key, value)?;
-            ageing.expiry.unix_time(moment)
-        });
-        Ok(Some(match expires {
-            Some(at) => RemainingTime::Limited(at.saturating_sub(unix_time)),
-            None => RemainingTime::Unlimited,
-        }))
+        Ok(Some(RemainingTime::of(hooks, key, value, unix_time)))
     }
 
     /// Returns the same point with a check: `check` sees each block of a table before anything of

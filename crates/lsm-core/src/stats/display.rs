@@ -58,6 +58,9 @@ impl fmt::Display for PartitionStats {
         if self.operands_folded > 0 {
             write!(f, ", {} operands folded", self.operands_folded)?;
         }
+        if self.expired_removed_count > 0 {
+            write!(f, ", {} expired entries removed", self.expired_removed_count)?;
+        }
         if self.compaction_debt_bytes > 0 {
             write!(f, ", {} to be compacted", Bytes(self.compaction_debt_bytes))?;
         }

@@ -38,6 +38,7 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
         clear_of: crate::types::Gaps::default(),
         erased: Default::default(),
         is_repaired: false,
+        expired: 0,
     };
     let through = MemtableId(1);
     let last_seq = seq(1000);
