@@ -8,11 +8,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet --release -p siltstone-cli --features server
-    siltstone=target/release/siltstone
-fi
 memory="${MEMORY:-256}"
 groups=/sys/fs/cgroup/memory
 [[ -w "$groups/cgroup.procs" ]] || { echo "skipped: no control groups of version 1 at $groups, or not root"; exit 0; }
@@ -21,6 +16,7 @@ if (($# == 0)); then
 fi
 
 source scripts/processes.sh
+choose_command release server
 
 group="$groups/siltstone-$$"
 ended() {

@@ -9,14 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python_version=5.0.8
 rust_version=1.8.1
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet -p siltstone-cli --features server
-    siltstone=target/debug/siltstone
-fi
-siltstone="$(realpath "$siltstone")"
 here="$PWD"
 source scripts/processes.sh
+choose_command dev server
+siltstone="$(realpath "$siltstone")"
 
 skip() { echo "$1: skipped, $2"; }
 

@@ -1,5 +1,5 @@
-# Servers of a script: sourced, with the command in `siltstone`. Makes a temporary folder, `folder`; at the end of the script
-# all servers end, and the folder goes.
+# Servers of a script: sourced. Makes a temporary folder, `folder`; at the end of the script all servers end, and the folder
+# goes. `choose_command` sets the command that `start` runs.
 
 folder="$(mktemp -d)"
 servers=()
@@ -9,6 +9,15 @@ stop() {
     rm -rf "$folder"
 }
 trap stop EXIT
+
+# choose_command PROFILE FEATURES: sets `siltstone` to the command that SILTSTONE names, or to one that cargo builds.
+# PROFILE is release or dev.
+choose_command() {
+    siltstone="${SILTSTONE:-}"
+    [[ -z "$siltstone" ]] || return 0
+    cargo build --quiet --profile "$1" -p siltstone-cli --features "$2"
+    siltstone="${CARGO_TARGET_DIR:-target}/${1/dev/debug}/siltstone"
+}
 
 # Starts a server on a free port; waits for its line. Sets `port` and `server`.
 start() {

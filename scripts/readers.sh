@@ -9,11 +9,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet --release -p siltstone-cli --features server
-    siltstone=target/release/siltstone
-fi
 for tool in redis-benchmark redis-cli python3; do
     command -v "$tool" >/dev/null || { echo "skipped: $tool is not here (apt-get install redis-tools)"; exit 0; }
 done
@@ -21,6 +16,7 @@ groups=/sys/fs/cgroup/cpu
 [[ -w "$groups/cgroup.procs" ]] || { echo "skipped: no control groups of version 1 at $groups, or not root"; exit 0; }
 
 source scripts/processes.sh
+choose_command release server
 
 # A control group lives as long as a process is in it, so it goes after the servers.
 made=()

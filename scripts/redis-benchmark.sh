@@ -8,16 +8,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet --release -p siltstone-cli --features server
-    siltstone=target/release/siltstone
-fi
 for tool in redis-benchmark redis-server python3; do
     command -v "$tool" >/dev/null || { echo "skipped: $tool is not here (apt-get install redis-server)"; exit 0; }
 done
 
 source scripts/processes.sh
+choose_command release server
 
 # One line of figures for each command: requests a second, the median latency and that of 99 % in milliseconds.
 measure() {

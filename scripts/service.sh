@@ -13,13 +13,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode="${1:-}"
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet --release -p siltstone-cli --features server
-    siltstone=target/release/siltstone
-fi
 
 source scripts/processes.sh
+choose_command release server
 
 # The commands of the page, in a folder and at ports of this script.
 steps() {

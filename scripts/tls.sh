@@ -9,17 +9,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode="${1:-}"
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    if ! command -v "${CC:-cc}" >/dev/null; then
-        echo "skipped: there is no C compiler (${CC:-cc})"
-        exit 0
-    fi
-    cargo build --quiet --release -p siltstone-cli --features tls
-    siltstone=target/release/siltstone
+if [[ -z "${SILTSTONE:-}" ]] && ! command -v "${CC:-cc}" >/dev/null; then
+    echo "skipped: there is no C compiler (${CC:-cc})"
+    exit 0
 fi
 
 source scripts/processes.sh
+choose_command release tls
 files="$PWD/testdata/tls"
 cp "$files"/*.pem "$files"/*.key "$folder"
 chmod 600 "$folder"/*.key

@@ -8,14 +8,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-siltstone="${SILTSTONE:-}"
-if [[ -z "$siltstone" ]]; then
-    cargo build --quiet --release -p siltstone-cli --features server
-    siltstone=target/release/siltstone
-fi
 command -v python3 >/dev/null || { echo "this script needs python3"; exit 1; }
 
 source scripts/processes.sh
+choose_command release server
 
 echo "load average: $(cut -d' ' -f1 /proc/loadavg)"
 for round in $(seq "${ROUNDS:-3}"); do
