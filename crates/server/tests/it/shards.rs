@@ -1,12 +1,15 @@
 //! Shards: slots, their refusals, and moves.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use server::{
     Acknowledge, Maps, Mover, MoverOptions, Options, Place, Policy, Role, Router, Server, Shard,
     SlotSet, slot_of,
 };
-use siltstone::ErrorKind;
+use siltstone::{Error, ErrorKind};
 
 use crate::client::{self, Client};
 use crate::pages::get;
@@ -29,6 +32,29 @@ pub(crate) fn maps(folder: &Path) -> Maps {
 
 pub(crate) fn mover(folder: &Path) -> Mover {
     Mover::new(maps(folder), MoverOptions::default()).unwrap()
+}
+
+/// A mover that waits for so long at most, and ends before its step with the number `ends_at`, counted from 0 in `steps`.
+pub(crate) fn mover_that_ends(
+    folder: &Path,
+    ends_at: Option<u64>,
+    wait: Duration,
+    steps: &Arc<AtomicU64>,
+) -> Mover {
+    let steps = steps.clone();
+    steps.store(0, Ordering::SeqCst);
+    let options = MoverOptions {
+        wait,
+        on_step: Arc::new(move |step| {
+            let at = steps.fetch_add(1, Ordering::SeqCst);
+            match ends_at == Some(at) {
+                true => Err(Error::new(ErrorKind::Closed, format!("ended before {step}"))),
+                false => Ok(()),
+            }
+        }),
+        ..MoverOptions::default()
+    };
+    Mover::new(maps(folder), options).unwrap()
 }
 
 pub(crate) fn slots(text: &str) -> SlotSet {

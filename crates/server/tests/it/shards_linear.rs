@@ -11,14 +11,14 @@ use server::{
     ClusterOptions, Limits, Mover, MoverOptions, Nodes, Options, Place, Policy, Role, Router,
     RouterOptions, Server, ShardMap, Shards, SlotSet, slot_of,
 };
-use siltstone::{Error, ErrorKind};
+use siltstone::ErrorKind;
 use testkit::Rng;
 use testkit::linear::{Operation, RegisterCall, check_registers};
 
 use crate::client::{Client, options};
 use crate::linear::now;
 use crate::route_linear::{Progress, Running, promote};
-use crate::shards::{maps, shard};
+use crate::shards::{maps, mover_that_ends, shard};
 
 const THREADS: u64 = 4;
 const ATTEMPTS_MAX: u64 = 1 << 20;
@@ -85,22 +85,8 @@ impl Nodes2 {
     }
 }
 
-/// A mover that ends before its step with the number `ends_at`, counted from 0.
 fn mover(folder: &Path, ends_at: Option<u64>, steps: &Arc<AtomicU64>) -> Mover {
-    let steps = steps.clone();
-    steps.store(0, Ordering::SeqCst);
-    let options = MoverOptions {
-        wait: Duration::from_secs(5),
-        on_step: Arc::new(move |step| {
-            let at = steps.fetch_add(1, Ordering::SeqCst);
-            match ends_at == Some(at) {
-                true => Err(Error::new(ErrorKind::Closed, format!("ended before {step}"))),
-                false => Ok(()),
-            }
-        }),
-        ..MoverOptions::default()
-    };
-    Mover::new(maps(folder), options).unwrap()
+    mover_that_ends(folder, ends_at, Duration::from_secs(5), steps)
 }
 
 fn slots(first: u16, last: u16) -> SlotSet {

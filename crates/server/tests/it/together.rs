@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use remote::Remote;
 use server::{
-    ClusterOptions, Mover, MoverOptions, Nodes, Policy, Role, Router, RouterOptions, Shard, Shards,
-    SlotSet, slot_of,
+    ClusterOptions, Mover, Nodes, Policy, Role, Router, RouterOptions, Shard, Shards, SlotSet,
+    slot_of,
 };
 use siltstone::clock::{Clock, SystemClock};
-use siltstone::{Error, ErrorKind};
+
 use testkit::Rng;
 
 use crate::client::until;
@@ -23,7 +23,7 @@ use crate::network::{Caller, HOLD, Link, PASS};
 use crate::partitions::{
     Histories, LEASE, Node, SetAtEnd, THREADS, heal, last_look, mode, promoted,
 };
-use crate::shards::maps;
+use crate::shards::{maps, mover_that_ends};
 
 const NODES: usize = 3;
 const ROUND: Duration = Duration::from_secs(8);
@@ -31,17 +31,17 @@ const ROUND: Duration = Duration::from_secs(8);
 const SECONDS: u64 = 20;
 
 /// The nodes of one shard; the first one is the primary at the begin.
-struct Nodes2 {
+struct ShardNodes {
     name: &'static str,
     nodes: Vec<Node>,
 }
 
-impl Nodes2 {
-    fn new(name: &'static str) -> Nodes2 {
+impl ShardNodes {
+    fn new(name: &'static str) -> ShardNodes {
         let bucket = Remote::memory().unwrap().store();
         let roles = (0..NODES).map(|at| if at == 0 { Role::Primary } else { Role::Reader });
         let nodes = roles.map(|role| Node::new(&bucket, role, Some(name))).collect();
-        Nodes2 { name, nodes }
+        ShardNodes { name, nodes }
     }
 
     /// As the map has it: movers and routers reach the nodes through their links.
@@ -61,21 +61,8 @@ fn routed(map: &Path, policy: Policy) -> Router {
     Router::start_shards(shards, listening).unwrap()
 }
 
-/// A mover that ends before its step with the number `ends_at`.
 fn mover(map: &Path, ends_at: Option<u64>) -> Mover {
-    let steps = AtomicU64::new(0);
-    let options = MoverOptions {
-        wait: 4 * LEASE,
-        on_step: Arc::new(move |step| {
-            let at = steps.fetch_add(1, Ordering::SeqCst);
-            match ends_at == Some(at) {
-                true => Err(Error::new(ErrorKind::Closed, format!("ended before {step}"))),
-                false => Ok(()),
-            }
-        }),
-        ..MoverOptions::default()
-    };
-    Mover::new(maps(map), options).unwrap()
+    mover_that_ends(map, ends_at, 4 * LEASE, &Arc::default())
 }
 
 /// Moves the slot of a client's keys to the other shard, or goes on with a move that a mover has left. Returns whether it
@@ -96,7 +83,7 @@ fn move_once(map: &Path, rng: &mut Rng) -> bool {
 }
 
 /// Breaks links, kills, stops, promotes and restarts nodes until the round is over, and heals all then.
-fn disturb(shards: &mut [Nodes2; 2], front: &Link, rng: &mut Rng, histories: &Histories) {
+fn disturb(shards: &mut [ShardNodes; 2], front: &Link, rng: &mut Rng, histories: &Histories) {
     // Also after a panic: the clients would go on for ever.
     let _over = SetAtEnd(&histories.is_over);
     let clock = SystemClock::new();
@@ -146,8 +133,8 @@ fn round(seed: u64) -> Counts {
     let mut rng = Rng::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let map = folder.path();
-    let mut shards = ["a", "b"].map(Nodes2::new);
-    mover(map, None).create(shards.iter().map(Nodes2::described).collect()).unwrap();
+    let mut shards = ["a", "b"].map(ShardNodes::new);
+    mover(map, None).create(shards.iter().map(ShardNodes::described).collect()).unwrap();
     let policies = [Policy::Cost, Policy::Offloaded, Policy::Optimal];
     let routers = [(); 2].map(|()| routed(map, *rng.pick(&policies)));
     let front = Link::new(routers[0].address());
