@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use siltstone::Commit;
 
-use self::parallel::{Helpers, greet_parts};
+use self::parallel::{Announcement, greet_parts, is_of_value};
 pub(super) use self::upload::Upload;
 use super::choice::{Need, choose};
 use super::cluster::Cluster;
@@ -301,17 +301,20 @@ impl Client {
         let needs: Vec<Option<Need>> =
             batch.items.iter().map(|(item, _)| self.session.need_of(item)).collect();
         let mut replies = Vec::with_capacity(batch.items.len());
-        let helpers = self.helpers(&batch);
-        let done = self.converse(&batch, &node.address, &mut replies, &helpers, sink).await;
+        let parts_from = self.parts_from(&batch);
+        let done = self.converse(&batch, &node.address, &mut replies, parts_from, sink).await;
+        let announced = Announcement::among(parts_from, &replies);
+        if done.is_err() && announced.is_some() {
+            replies.clear();
+        }
         let now = self.cluster.now();
         if done.is_ok() {
             running.answered(now);
         }
         node.counts.answered(&needs, &replies, now.saturating_sub(begun));
         let repeated = first_to_repeat(&batch.items, &replies);
-        let announced = helpers.announced(&replies).filter(|_| done.is_ok());
-        if let Some(announcement) = announced {
-            return self.read_announced(batch, &announcement, &helpers, queue, sink).await;
+        if let Some(announcement) = announced.filter(|_| done.is_ok()) {
+            return self.read_announced(batch, &announcement, queue, sink).await;
         }
         for (at, (mut item, before)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
             node.counts.returned();
@@ -360,14 +363,13 @@ impl Client {
         batch: &Batch,
         address: &str,
         replies: &mut Vec<Bytes>,
-        helpers: &Helpers,
+        parts_from: u64,
         sink: &mut Sink<'_>,
     ) -> io::Result<()> {
         let node = batch.node;
         let session = &mut self.session;
         let link = self.links.get_mut(&node).ok_or(io::ErrorKind::NotConnected)?;
         let mut bytes = BytesMut::new();
-        let parts_from = helpers.parts_from(&self.cluster);
         let greetings = greet(session, link, batch, parts_from, &mut bytes);
         batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
         let has_token = !session.is_open();
@@ -409,7 +411,10 @@ impl Client {
             waiting += reply.len();
             replies.push(named(address, item.reply(node, reply)));
             // Large ones are not kept for what may come after them.
-            if sink.is_full(waiting) && first_to_repeat(&batch.items, replies) == replies.len() {
+            if sink.is_full(waiting)
+                && first_to_repeat(&batch.items, replies) == replies.len()
+                && Announcement::among(parts_from, replies).is_none()
+            {
                 self.has_passed_moved |= hand_over(replies, sink);
                 sink.flush().await;
                 waiting = 0;
@@ -438,7 +443,9 @@ fn greet(
     }
     let mut items = batch.items.iter();
     let is_of_session = items.any(|(item, _)| item.is_of_session(session.level));
-    session.greet(&mut link.greeted, is_of_session, out) + greet_parts(link, parts_from, out)
+    let greetings = session.greet(&mut link.greeted, is_of_session, out);
+    let has_value = batch.items.iter().any(|(item, _)| is_of_value(item));
+    greetings + if has_value { greet_parts(link, parts_from, out) } else { 0 }
 }
 
 /// The reply to `item`, or the begin of a long one.

@@ -13,6 +13,7 @@ use testkit::Rng;
 
 use crate::client::{Client, encoded, text, until};
 use crate::pages::get;
+use crate::route::{node, usual};
 use crate::streams::{bytes, large, long, small};
 
 const MIB: usize = 1 << 20;
@@ -115,9 +116,16 @@ fn number_of(value: &[u8]) -> u64 {
     number
 }
 
+fn refused_parts(routers: &[Router]) -> u64 {
+    let name = "siltstone_router_refused_parts_total";
+    routers.iter().map(|router| sample(router.http_address(), name)).sum()
+}
+
 #[test]
 fn parts_of_two_versions_are_never_mixed() {
     const ROUNDS: u64 = 25;
+    // As many as it takes until a node has another version.
+    const ROUNDS_MAX: u64 = 2000;
     let folder = tempfile::tempdir().unwrap();
     let nodes = nodes(folder.path());
     let routers = [Policy::Optimal, Policy::Offloaded].map(|policy| routed(&nodes, policy));
@@ -134,11 +142,15 @@ fn parts_of_two_versions_are_never_mixed() {
             let address = routers[thread % 2].address();
             let sure = &sure;
             let readers = &readers;
+            let routers = &routers;
             scope.spawn(move || {
                 let _running = Running(readers);
                 let mut client = Client::at(address);
                 let mut rng = Rng::from_env_or(thread as u64);
-                for _ in 0..ROUNDS {
+                for round in 0..ROUNDS_MAX {
+                    if round >= ROUNDS && refused_parts(routers) > 0 {
+                        break;
+                    }
                     let before = sure.load(Ordering::SeqCst);
                     let is_strong = rng.chance(1, 2);
                     let line = if is_strong { "SCID.GET a LEVEL 1" } else { "SCID.GET a LEVEL 5" };
@@ -157,10 +169,7 @@ fn parts_of_two_versions_are_never_mixed() {
         }
     });
     assert!(routers.iter().all(|router| parallel_reads(router) > 0));
-    let refused = routers
-        .iter()
-        .map(|router| sample(router.http_address(), "siltstone_router_refused_parts_total"));
-    assert!(refused.sum::<u64>() > 0, "some node had another version");
+    assert!(refused_parts(&routers) > 0, "some node had another version");
     routers.into_iter().for_each(Router::stop);
 }
 
@@ -293,5 +302,62 @@ fn a_value_comes_whole_as_long_as_one_of_its_nodes_lives() {
     nodes.clear();
     found.extend(rest(&client));
     assert!(found.len() < expected.len() && expected.starts_with(&found));
+    router.stop();
+}
+
+/// A node that announces the value `abcde` of a key, and sends it in parts.
+fn announcing(words: &[String]) -> Vec<u8> {
+    match words[0].as_str() {
+        "GET" => b"*3\r\n$1\r\nv\r\n:0\r\n:5\r\n".to_vec(),
+        "SCID.PART" => b"$5\r\nabcde\r\n".to_vec(),
+        _ => usual("master", words),
+    }
+}
+
+/// A reader that has a value of so many bytes.
+fn having(len: usize) -> SocketAddr {
+    node(move |words| match words[0].as_str() {
+        "GET" | "SCID.GET" => {
+            Some([format!("${len}\r\n").as_bytes(), &vec![b'x'; len], b"\r\n"].concat())
+        }
+        _ => Some(usual("slave", words)),
+    })
+}
+
+/// A router of a node that announces values, and of a reader.
+fn routed_to(nodes: [SocketAddr; 2]) -> Router {
+    let mut options = ClusterOptions::new(Nodes::List(nodes.map(|it| it.to_string()).into()));
+    options.policy = Policy::Optimal;
+    let listening = RouterOptions { listen: "127.0.0.1:0".to_owned(), ..Default::default() };
+    let router = Router::start_with(Cluster::new(options).unwrap(), listening).unwrap();
+    let mut client = Client::at(router.address());
+    until("the router knows its nodes", || !client.text("SCID.NODES").contains("role down"));
+    router
+}
+
+#[test]
+fn a_read_whose_node_is_lost_after_its_announcement_is_made_again() {
+    let gets = AtomicU64::new(0);
+    let first = node(move |words| match words[0].as_str() {
+        "GET" if gets.fetch_add(1, Ordering::SeqCst) > 0 => Some(b"$5\r\nabcde\r\n".to_vec()),
+        // It comes with the first GET, after it.
+        "SCID.TOKEN" if gets.load(Ordering::SeqCst) == 1 => None,
+        _ => Some(announcing(words)),
+    });
+    let router = routed_to([first, having(5)]);
+    let mut client = Client::at(router.address());
+    let found = client.text("GET a");
+    assert!(["abcde", "xxxxx"].contains(&found.as_str()), "{found}");
+    router.stop();
+}
+
+#[test]
+fn an_announcement_is_no_reply_also_if_much_waits_for_the_client() {
+    let len = MIB - 22;
+    let router = routed_to([node(|words| Some(announcing(words))), having(len)]);
+    let mut client = Client::at(router.address());
+    client.send(&[encoded(&["SCID.GET", "b", "LEVEL", "5"]), encoded(&["GET", "a"])].concat());
+    assert_eq!(bytes(client.receive()).len(), len);
+    assert_eq!(&bytes(client.receive())[..], b"abcde");
     router.stop();
 }

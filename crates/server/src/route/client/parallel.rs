@@ -21,7 +21,7 @@ use crate::exposition::count;
 use crate::level::Token;
 use crate::parts::PART_BYTES;
 use crate::route::choice::NodeRole;
-use crate::route::cluster::{Cluster, Running};
+use crate::route::cluster::{Cluster, ClusterOptions, Running};
 use crate::route::elements::{bulk, elements, integer};
 use crate::route::item::Item;
 use crate::route::link::{Greeted, Link, encode};
@@ -30,23 +30,6 @@ use crate::route::sink::Sink;
 /// Parts for each node that wait for their turn, or are on their way.
 const PARTS_AHEAD: u64 = 2;
 
-/// The nodes that a long value is read from, besides the one that is asked for it.
-#[derive(Default)]
-pub(super) struct Helpers(Vec<usize>);
-
-impl Helpers {
-    /// The length from which on a value is announced; 0 for never.
-    pub(super) fn parts_from(&self, cluster: &Cluster) -> u64 {
-        if self.0.is_empty() { 0 } else { cluster.options.parallel_bytes }
-    }
-
-    /// Returns the value that a node has announced, if the replies are that.
-    pub(super) fn announced(&self, replies: &[Bytes]) -> Option<Announcement> {
-        let [reply] = replies else { return None };
-        if self.0.is_empty() { None } else { Announcement::of(reply) }
-    }
-}
-
 /// A value that its node has announced.
 pub(super) struct Announcement {
     version: Bytes,
@@ -54,6 +37,12 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
+    /// Returns the value that a node has announced instead of its reply, if it was asked to from `parts_from` on.
+    pub(super) fn among(parts_from: u64, replies: &[Bytes]) -> Option<Announcement> {
+        let [reply] = replies else { return None };
+        if parts_from == 0 { None } else { Announcement::of(reply) }
+    }
+
     /// Reads a reply; `None` for one that is no announcement.
     fn of(reply: &Bytes) -> Option<Announcement> {
         let items = elements(reply)?;
@@ -191,24 +180,29 @@ impl Parts<'_> {
 }
 
 impl Client {
-    /// The nodes that help to read the value of a batch; none if it is no read of one value.
-    pub(super) fn helpers(&mut self, batch: &Batch) -> Helpers {
-        let [(item, before)] = &batch.items[..] else { return Helpers::default() };
+    /// The length from which on the value of a batch is to be announced; 0 for never.
+    pub(super) fn parts_from(&self, batch: &Batch) -> u64 {
+        let ClusterOptions { parallel, parallel_bytes, .. } = self.cluster.options;
+        let [(item, before)] = &batch.items[..] else { return 0 };
         let has_transaction = before.is_some() || self.session.transaction.is_some();
-        if has_transaction || self.cluster.options.parallel < 2 || !is_of_one_value(item) {
-            return Helpers::default();
-        }
+        let is_one = is_of_value(item) && !item.is_one_node && !has_attribute(item);
+        let has_others = parallel > 1 && self.cluster.node(1).is_some();
+        if is_one && !has_transaction && has_others { parallel_bytes } else { 0 }
+    }
+
+    /// The readers that help the node that has announced the value of `item`.
+    fn helpers(&mut self, node: usize, item: &Item) -> Vec<usize> {
         let views = self.cluster.views();
         let readers = (0..views.len()).filter(|at| {
             let is_reader = views[*at].role == Some(NodeRole::Reader);
-            is_reader && *at != batch.node && !item.avoid.contains(at)
+            is_reader && *at != node && !item.avoid.contains(at)
         });
         let mut readers: Vec<usize> = readers.collect();
         let first = self.random() % readers.len().max(1);
         readers.rotate_left(first);
         readers.sort_by_key(|at| views[*at].load);
-        readers.truncate(self.cluster.options.parallel - 1);
-        Helpers(readers)
+        readers.truncate(self.cluster.options.parallel.saturating_sub(1));
+        readers
     }
 
     /// The lane of a node, with its link if there is one.
@@ -230,12 +224,11 @@ impl Client {
         &mut self,
         mut batch: Batch,
         announcement: &Announcement,
-        helpers: &Helpers,
         queue: &mut VecDeque<Item>,
         sink: &mut Sink<'_>,
     ) {
         let Some((mut item, _)) = batch.items.pop() else { return };
-        if !self.read_parts(batch.node, &item, announcement, helpers, sink).await {
+        if !self.read_parts(batch.node, &item, announcement, sink).await {
             item.is_one_node = true;
             item.avoid.push(batch.node);
             queue.push_front(item);
@@ -248,12 +241,11 @@ impl Client {
         node: usize,
         item: &Item,
         announcement: &Announcement,
-        helpers: &Helpers,
         sink: &mut Sink<'_>,
     ) -> bool {
         count(&self.cluster.counts.parallel_reads);
         let cluster = self.cluster.clone();
-        let lanes = [node].into_iter().chain(helpers.0.iter().copied());
+        let lanes = [node].into_iter().chain(self.helpers(node, item));
         let idle: VecDeque<Lane> = lanes.filter_map(|node| self.lane(node)).collect();
         let token = self.session.token.filter(|_| !self.session.is_token_lost);
         let mut parts = Parts {
@@ -293,14 +285,17 @@ impl Client {
             };
             let Arrived { lane, at, outcome } = arrived;
             match outcome {
-                Ok(reply) if parts.is_part(at, &reply) => parts.idle.push_back(lane),
-                Ok(_) => {
-                    // Another version, or a refusal. Its link is sound.
+                // In front: with a slow client one lane is enough, and the nodes of the others may end them. A silent
+                // one would be ended, too.
+                Ok(reply) if parts.is_part(at, &reply) => parts.idle.push_front(lane),
+                // Another version, or a refusal with a name of its own. The link is sound.
+                Ok(reply) if !reply.starts_with(b"-ERR") => {
                     count(&self.cluster.counts.refused_parts);
                     parts.left.push(at);
                     self.links.extend(lane.link.map(|link| (lane.node, link)));
                 }
-                Err(_) => {
+                // Also the last words of a node, which ends the connection.
+                Ok(_) | Err(_) => {
                     parts.left.push(at);
                     self.lose(lane.node);
                 }
@@ -351,11 +346,14 @@ impl Client {
     }
 }
 
-/// Returns whether a request reads one value, and its reply has nothing else.
-fn is_of_one_value(item: &Item) -> bool {
-    let has_value = matches!(item.verb(), Some(Verb::Get | Verb::GetRange | Verb::ScidGet));
-    let mut options = item.request.iter().skip(2);
-    has_value && !item.is_one_node && !options.any(|it| it.eq_ignore_ascii_case(b"ATTRIBUTE"))
+/// Returns whether a node may announce the reply to a request.
+pub(super) fn is_of_value(item: &Item) -> bool {
+    matches!(item.verb(), Some(Verb::Get | Verb::GetRange | Verb::ScidGet))
+}
+
+/// Returns whether the reply has more than the value.
+fn has_attribute(item: &Item) -> bool {
+    item.request.iter().skip(2).any(|it| it.eq_ignore_ascii_case(b"ATTRIBUTE"))
 }
 
 /// Appends the length from which on long values are announced, if the node knows another one. Returns how many commands that
