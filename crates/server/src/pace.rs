@@ -10,9 +10,6 @@ use tokio::time::{Instant, timeout};
 use crate::options::Limits;
 use crate::stream::Stream;
 
-/// Bytes after which the time is looked at again.
-const STEP_BYTES: usize = 256 << 10;
-
 /// The time that a client may take for an answer, or for several that follow one another.
 pub(crate) struct Pace {
     /// The longest silence.
@@ -46,14 +43,17 @@ impl Pace {
         if sent == out.len() {
             return Ok(true);
         }
-        for step in out[sent..].chunks(STEP_BYTES) {
+        let mut rest = &out[sent..];
+        while !rest.is_empty() {
             let begun = Instant::now();
-            match timeout(self.left(), stream.send(step)).await {
-                Ok(written) => written?,
-                Err(_) => return Ok(false),
-            }
+            // What the client takes ends its silence, however little it is.
+            let Ok(sent) = timeout(self.left(), stream.send_some(rest)).await else {
+                return Ok(false);
+            };
+            let sent = sent?;
             self.waited += begun.elapsed();
-            self.taken += step.len() as u64;
+            self.taken += sent as u64;
+            rest = &rest[sent..];
         }
         Ok(true)
     }

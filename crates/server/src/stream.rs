@@ -89,6 +89,20 @@ impl Stream {
         }
     }
 
+    /// Sends the first of the bytes, as many as the client takes now; returns their number, which is not 0.
+    pub(crate) async fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = match self {
+            Stream::Plain(stream) => stream.write(bytes).await?,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => {
+                let sent = stream.write(bytes).await?;
+                stream.flush().await?;
+                sent
+            }
+        };
+        if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(sent) }
+    }
+
     /// Tries to send the last bytes of a connection, which a client may miss that does not read.
     pub(crate) fn send_last(&mut self, bytes: &[u8]) {
         let _ = match self {
