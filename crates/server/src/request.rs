@@ -70,6 +70,9 @@ struct Partial {
     skip: u64,
 }
 
+/// Places of arguments that a connection has room for between two requests.
+const PLACES_KEPT: usize = 64;
+
 /// The bytes of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
@@ -97,9 +100,9 @@ impl Incoming {
         }
     }
 
-    /// The bytes of requests that are not complete.
+    /// The bytes of requests that are not complete, with what is known of their arguments.
     pub(crate) fn len(&self) -> usize {
-        self.buffer.len()
+        self.buffer.len() + self.places.len() * size_of::<Range<usize>>()
     }
 
     /// Returns the next request, if it is complete.
@@ -207,6 +210,8 @@ impl Incoming {
         }
         let whole = self.buffer.split_to(partial.at).freeze();
         let arguments: Vec<Bytes> = self.places.drain(..).map(|at| whole.slice(at)).collect();
+        // The room of a request with many arguments is not kept for those that have few.
+        self.places.shrink_to(PLACES_KEPT);
         Ok((!arguments.is_empty()).then_some(Next::Request(arguments)))
     }
 
