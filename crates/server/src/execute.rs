@@ -90,7 +90,7 @@ pub(crate) fn admit(
     }
     let user = session.user.as_ref().ok_or(Failure::fixed("NOAUTH Authentication required."))?;
     let right = match (spec.kind, spec.verb) {
-        (Kind::Read | Kind::ReadMany, _) | (_, Verb::Watch) => Right::Read,
+        (Kind::Read | Kind::ReadMany, _) | (_, Verb::Watch | Verb::ScidPart) => Right::Read,
         (Kind::Change, _) => Right::Write,
         (Kind::Node, Verb::ScidPromote | Verb::ScidSlots) => return user.check_all(),
         (Kind::Node | Kind::Connection, _) => return Ok(()),
