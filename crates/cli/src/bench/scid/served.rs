@@ -5,7 +5,7 @@
 //! up with the primary before it answers, on the thread that read the request, and its reply has four bytes. So it is the
 //! cheapest request by which a reader can say that it has applied a write.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
@@ -82,11 +82,7 @@ impl ServedNode {
         match connected {
             Ok([strong, weak]) => Ok(ServedNode { child, _errors: errors, strong, weak }),
             Err(failure) => {
-                // It may have ended already.
-                let _ = child.kill();
-                let _ = child.wait();
-                let mut rest = String::new();
-                let _ = errors.read_to_string(&mut rest);
+                end(&mut child);
                 Err(failure)
             }
         }
@@ -165,11 +161,22 @@ impl Link for ServedNode {
         Ok(ticks(&stat).unwrap_or(0) * TICK_NANOS)
     }
 
-    fn stop(mut self) -> Result<(), Failure> {
-        // The end of a server is not measured, and its database is not used again.
-        self.child.kill().map_err(|e| broken("end", &e))?;
-        self.child.wait().map(drop).map_err(|e| broken("end", &e))
+    fn stop(self) -> Result<(), Failure> {
+        Ok(())
     }
+}
+
+/// Its end is not measured, and its database is not used again. A failure elsewhere leaves no server.
+impl Drop for ServedNode {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    // It may have ended already.
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// The ticks in user mode and in the kernel of a process, in a line of `/proc/PID/stat`.
