@@ -460,10 +460,10 @@ impl Db {
         self.0.checkpoint(dir)
     }
 
-    /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in
-    /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
-    /// from the log. Calls on all other handles then return
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in memory, ends background
+    /// work, syncs the log and marks its end. The next open replays the rest from the log. Calls on all other handles then
+    /// return [`ErrorKind::Closed`](crate::ErrorKind::Closed). In an [`EventListener`](crate::EventListener) of this database
+    /// it returns at once if another close is under way, which waits for the listener: then it promises nothing.
     ///
     /// # Errors
     /// The errors of this work. Dropping the last handle does the same work and hides its errors.

@@ -20,7 +20,8 @@ impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
     pub(super) fn close(&self) -> Result<()> {
         self.ownership.check_process()?;
-        let Some(closing) = self.ownership.begin_close() else { return Ok(()) };
+        let is_in_listener = self.events.is_in_listener();
+        let Some(closing) = self.ownership.begin_close(is_in_listener) else { return Ok(()) };
         self.runner.io.lift();
         if self.ownership.is_read_only() {
             self.ownership.mark_closed();

@@ -30,12 +30,13 @@ use crate::hooks::{Event, EventListener, EventQueue, catch};
 use crate::types::Process;
 
 thread_local! {
-    static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
+    /// The address of the [`Events`] whose listener this thread is running; 0 for none.
+    static IN_LISTENER: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Returns `true` if this thread is running a listener.
 pub(super) fn in_listener() -> bool {
-    IN_LISTENER.get()
+    IN_LISTENER.get() != 0
 }
 
 /// A function that hears of durability, once.
@@ -57,15 +58,15 @@ pub(super) struct Events {
 struct ListenerGuard;
 
 impl ListenerGuard {
-    fn begin() -> ListenerGuard {
-        IN_LISTENER.set(true);
+    fn begin(events: &Events) -> ListenerGuard {
+        IN_LISTENER.set(events.address());
         ListenerGuard
     }
 }
 
 impl Drop for ListenerGuard {
     fn drop(&mut self) {
-        IN_LISTENER.set(false);
+        IN_LISTENER.set(0);
     }
 }
 
@@ -85,6 +86,15 @@ impl Events {
     /// Events for these listeners, and for `tracing`.
     pub(super) fn new(listeners: Vec<Arc<dyn EventListener>>) -> Events {
         Events { listeners, ..Events::default() }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Returns `true` if this thread is running a listener, or a notice, of this database.
+    pub(super) fn is_in_listener(&self) -> bool {
+        IN_LISTENER.get() == self.address()
     }
 
     /// The last panic of a listener since the open.
@@ -123,7 +133,7 @@ impl Events {
             // Not in the condition: its guard would live through the body.
             let next = self.waiting.lock().pop_front();
             let Some(event) = next else { return };
-            let _telling = ListenerGuard::begin();
+            let _telling = ListenerGuard::begin(self);
             trace(&event);
             for listener in &self.listeners {
                 if let Err(error) = catch("an event listener", || listener.on_event(&event)) {
@@ -138,7 +148,7 @@ impl Events {
         loop {
             let next = self.notices.lock().pop_front();
             let Some((notice, outcome)) = next else { return };
-            let _telling = ListenerGuard::begin();
+            let _telling = ListenerGuard::begin(self);
             if let Err(error) = catch("a notice of durability", || notice(outcome)) {
                 self.note_panic(error, true);
             }

@@ -249,8 +249,8 @@ impl Db {
 
     /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in
     /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
-    /// from the log. Calls on all other handles then fail. In an [`EventListener`](crate::hooks::EventListener) it
-    /// returns at once if another close is under way, which waits for the listener.
+    /// from the log. Calls on all other handles then fail. In an [`EventListener`](crate::hooks::EventListener) of this database it
+    /// returns at once if another close is under way, which waits for the listener: then it promises nothing.
     ///
     /// # Errors
     /// The errors of this work. Dropping the last handle hides them. [`ErrorKind::Fenced`] if another

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::db::context::DbContext;
-use crate::db::events::in_listener;
 use crate::error::{Error, Result};
 use crate::fs::LockGuard;
 use crate::shared::CommitCursorWriter;
@@ -130,10 +129,10 @@ impl Ownership {
         &self.cursor
     }
 
-    /// Begins a close; `None` if the database is closed, or if this is a listener and another close is under way.
-    pub(in crate::db) fn begin_close(&self) -> Option<Closing<'_>> {
+    /// Begins a close; `None` if the database is closed, or if a listener of it asks and another close is under way.
+    pub(in crate::db) fn begin_close(&self, is_in_listener: bool) -> Option<Closing<'_>> {
         // The other close waits for the thread of the listener.
-        let lock = if in_listener() { self.lock.try_lock()? } else { self.lock.lock() };
+        let lock = if is_in_listener { self.lock.try_lock()? } else { self.lock.lock() };
         lock.is_some().then_some(Closing(lock))
     }
 
@@ -179,8 +178,8 @@ mod tests {
         ownership.mark_closed();
         assert_eq!(ownership.check_writable().unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(open(&fs).unwrap_err().kind(), ErrorKind::Locked, "the close has not ended");
-        ownership.begin_close().expect("it is open").release();
-        assert!(ownership.begin_close().is_none(), "a second close does nothing");
+        ownership.begin_close(false).expect("it is open").release();
+        assert!(ownership.begin_close(false).is_none(), "a second close does nothing");
         open(&fs).unwrap();
     }
 }
