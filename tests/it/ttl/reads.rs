@@ -241,6 +241,10 @@ fn an_expired_value_is_no_base_for_operands() {
         }
         if when != "in memory" {
             p.compact(..).unwrap();
+            let stats = db.stats();
+            let p = stats.partitions.iter().find(|it| it.name == "p").unwrap();
+            // The value of `c`, and that below the operand of `a`, once no one reads them.
+            assert_eq!(p.expired_removed_count, 2 * u64::from(before.is_none()), "{when}");
         }
         if let Some(before) = &before {
             assert_eq!(before.get(&p, "a").unwrap().as_deref(), Some(&old[..]), "{when}");

@@ -151,6 +151,7 @@ impl Writing<'_, '_> {
         }
         let newer = self.held.as_ref().map_or(self.keys.newer(), |held| held.newer);
         let read;
+        let mut is_expired_base = false;
         let base = match entry.kind {
             EntryKind::Operand => {
                 self.hold(entry);
@@ -158,8 +159,8 @@ impl Writing<'_, '_> {
             }
             // A reader of now folds an expired value into nothing, and a snapshot folds it by its own time.
             EntryKind::Value if self.job_hooks.hides_expired(entry)? => {
-                let is_seen = self.job_hooks.seen_by(entry.seq, newer).is_some();
-                if is_seen { Base::Unknown } else { Base::Absent }
+                is_expired_base = self.job_hooks.seen_by(entry.seq, newer).is_none();
+                if is_expired_base { Base::Absent } else { Base::Unknown }
             }
             EntryKind::Value => Base::Value(entry.value),
             EntryKind::Tombstone => Base::Absent,
@@ -171,6 +172,7 @@ impl Writing<'_, '_> {
         };
         let Some(held) = self.held.take() else { return Ok(()) };
         if self.write_held(&held, base)? {
+            self.expired += u64::from(is_expired_base);
             self.drop_handle(entry);
             return Ok(());
         }
