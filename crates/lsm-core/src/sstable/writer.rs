@@ -211,7 +211,8 @@ impl SstWriter {
     /// Asserts that `key` is after the last; returns whether its user key is another one.
     #[inline]
     fn check_order(&self, key: KeyRef<'_>) -> bool {
-        if !self.last.is_there {
+        // The key of the last entry does not say that there is none: the empty key is a key.
+        if self.smallest.is_none() {
             return true;
         }
         let order = self.last.user.as_slice().cmp(key.user);

@@ -4,8 +4,6 @@ use crate::types::{KeyRef, Trailer};
 
 /// The last entry of a table that is written.
 pub(super) struct LastEntry {
-    /// `false` before the first entry. Its key does not say that: the empty key is a key.
-    pub is_there: bool,
     pub user: Vec<u8>,
     pub trailer: Trailer,
     /// `true` if it is hidden; then the last visible one is kept, too.
@@ -20,7 +18,6 @@ impl LastEntry {
     /// Before the first entry.
     pub fn new() -> LastEntry {
         LastEntry {
-            is_there: false,
             user: Vec::new(),
             trailer: Trailer::LAST,
             is_hidden: false,
@@ -33,7 +30,6 @@ impl LastEntry {
     /// Remembers the entry that was just added.
     #[inline]
     pub fn set(&mut self, is_new_user_key: bool, key: KeyRef<'_>, is_hidden: bool) {
-        self.is_there = true;
         let is_kept = is_hidden && !self.is_hidden;
         if is_kept {
             // In a sealed table a hidden entry follows nearly every visible one. The swap saves a
