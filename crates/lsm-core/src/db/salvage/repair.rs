@@ -85,6 +85,11 @@ impl WorkFolder {
             let what = format!("another repair is at work in {}", dir.display());
             return Err(Error::new(ErrorKind::Locked, what));
         };
+        // Another repair that ended meanwhile has removed the file that is locked here.
+        if fs.list_names(&dir, WORK_LOCK)?.is_empty() {
+            let what = format!("another repair has just ended in {}; try again", dir.display());
+            return Err(Error::new(ErrorKind::Locked, what));
+        }
         // What a crash leaves has the lock next to it.
         fs.sync_dir(&dir)?;
         check_apart(&*fs, &dir, source)?;
