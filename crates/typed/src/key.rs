@@ -16,7 +16,7 @@
 //! Invariants:
 //! 1. `encode(a) < encode(b)` if and only if `a < b`.
 //! 2. No encoding is a proper prefix of another one of its type, so that parts may follow each other.
-//! 3. Only the array without parts has an empty encoding.
+//! 3. No encoding is empty.
 
 use std::ops::{Bound, RangeBounds};
 

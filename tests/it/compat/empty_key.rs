@@ -58,7 +58,8 @@ fn a_fixture_of_the_empty_key_opens_and_has_it() {
     assert!(db.verify(VerifyOptions::default()).unwrap().is_sound());
 }
 
-/// Earlier versions refuse such files by these bits, and take them for damage otherwise.
+/// In a partition that stores keys as they are given. Earlier versions refuse such files by these bits, and would take them
+/// for damage otherwise.
 #[test]
 fn files_with_the_empty_key_say_so() {
     let fs = fixtures::in_memory("empty");

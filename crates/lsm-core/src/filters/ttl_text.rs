@@ -6,7 +6,7 @@
 //! PLACE      value, value-end, key or key-end; OFFSET bytes from its start or end, without it 0
 //! u32        the number has 4 bytes, and not 8
 //! le         it is little-endian
-//! ms us ns   its unit; without one, seconds
+//! s ms us ns its unit; without one, seconds
 //! after:N    it is the time of creation; entries expire N units later
 //! stays:N    an expired entry stays in a table for at most N units; without it, one day
 //! seen       reads see expired entries until they are removed
