@@ -39,6 +39,8 @@ pub enum TypedError {
     Inconsistent {
         /// Name of the partition of the index.
         index: String,
+        /// Key of its entry in that partition.
+        key: Vec<u8>,
     },
 }
 
@@ -69,8 +71,12 @@ impl fmt::Display for TypedError {
                 write!(f, "another row has this key in the unique index {index:?}")
             }
             TypedError::Codec { table, what } => write!(f, "table {table:?}: {what}"),
-            TypedError::Inconsistent { index } => {
-                write!(f, "index {index:?} names a row that its table does not have")
+            TypedError::Inconsistent { index, key } => {
+                let key = key.escape_ascii();
+                write!(
+                    f,
+                    "index {index:?} names in its entry \"{key}\" a row that the table does not have"
+                )
             }
         }
     }

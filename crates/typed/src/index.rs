@@ -94,6 +94,11 @@ impl<I: Key, K: Key, V> IndexRule<K, V> for IndexDefinition<I, K, V> {
     }
 }
 
+/// The name of the partition of an index.
+pub(crate) fn index_partition(table: &str, index: &str) -> String {
+    format!("{table}.{index}")
+}
+
 /// An index of an open table.
 pub(crate) struct OpenIndex<K, V, P> {
     pub(crate) rule: Arc<dyn IndexRule<K, V>>,
@@ -199,6 +204,7 @@ impl IndexReport {
 /// A secondary index of an open table: [`TypedTable::by`](crate::TypedTable::by).
 pub struct TypedIndex<I, K, V, S: TableHost = Db, C = Postcard> {
     pub(crate) host: S,
+    pub(crate) name: Arc<str>,
     pub(crate) partition: S::Partition,
     pub(crate) rows: TableRows<K, V, S::Partition, C>,
     pub(crate) is_unique: bool,
@@ -213,7 +219,8 @@ impl<I, K, V, S: TableHost, C> TypedIndex<I, K, V, S, C> {
     ) -> Result<IndexRows<I, K, V, M::Source<'a>, C>> {
         let rows = TableRows::new(moment.source(&self.rows.source)?, self.rows.table.clone());
         let index = moment.source(&self.partition)?;
-        Ok(IndexRows { index, rows, is_unique: self.is_unique, keys: PhantomData })
+        let name = self.name.clone();
+        Ok(IndexRows { name, index, rows, is_unique: self.is_unique, keys: PhantomData })
     }
 }
 
@@ -223,6 +230,7 @@ impl<I, K, V, C> TypedIndex<I, K, V, Db, C> {
         let snapshot = self.host.snapshot();
         let rows = TableRows::new(snapshot.of(&self.rows.source), self.rows.table.clone());
         IndexRows {
+            name: self.name.clone(),
             index: snapshot.of(&self.partition),
             rows,
             is_unique: self.is_unique,
@@ -233,6 +241,8 @@ impl<I, K, V, C> TypedIndex<I, K, V, Db, C> {
 
 /// An index and its table at one moment.
 pub struct IndexRows<I, K, V, R, C = Postcard> {
+    /// Of its partition.
+    name: Arc<str>,
     index: R,
     rows: TableRows<K, V, R, C>,
     is_unique: bool,
@@ -247,10 +257,15 @@ impl<I: Key, K: Key, V: DeserializeOwned, R: Readable, C: Codec> IndexRows<I, K,
     pub fn get(&self, key: I::View<'_>) -> impl DoubleEndedIterator<Item = Result<(K, V)>> {
         let entries = self.index.prefix(key::encode::<I>(key));
         entries.map(|entry| {
-            let (_, row) = self.entry(entry?)?;
+            let entry = entry?;
+            let key = entry.0.clone();
+            let (_, row) = self.entry(entry)?;
             match self.rows.get(row.view())? {
                 Some(value) => Ok((row, value)),
-                None => Err(TypedError::Inconsistent { index: self.rows.table.to_string() }),
+                None => {
+                    let index = self.name.to_string();
+                    Err(TypedError::Inconsistent { index, key: key.to_vec() })
+                }
             }
         })
     }
@@ -269,6 +284,6 @@ impl<I: Key, K: Key, V: DeserializeOwned, R: Readable, C: Codec> IndexRows<I, K,
         let mut rest = &entry[..];
         let index = I::read(&mut rest);
         let row = key::decode(if self.is_unique { &value } else { rest });
-        index.zip(row).ok_or_else(|| no_key::<(I, K)>(&self.rows.table, &entry))
+        index.zip(row).ok_or_else(|| no_key::<(I, K)>(&self.name, &entry))
     }
 }

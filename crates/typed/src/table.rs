@@ -17,7 +17,7 @@ use siltstone::{
 use crate::codec::{Codec, Postcard};
 use crate::definition::TableHost;
 use crate::error::{Result, TypedError};
-use crate::index::{IndexDefinition, IndexReport, OpenIndex, TypedIndex};
+use crate::index::{IndexDefinition, IndexReport, OpenIndex, TypedIndex, index_partition};
 use crate::key::{self, Key};
 use crate::rows::{ReadsPartitions, TableRows};
 
@@ -62,6 +62,7 @@ impl<K, V, S: TableHost, C> TypedTable<K, V, S, C> {
         })?;
         Ok(TypedIndex {
             host: self.host.clone(),
+            name: index_partition(&self.rows.table, index.name()).into(),
             partition: found.partition.clone(),
             rows: TableRows::new(self.rows.source.clone(), self.rows.table.clone()),
             is_unique: wanted.is_unique,

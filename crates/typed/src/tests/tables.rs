@@ -213,7 +213,16 @@ fn verification_counts_what_an_index_lacks_and_has_too_much() {
         (3, 1, 2, false)
     );
     let dangling = users.by(&BY_CITY).unwrap().now().get("Zug").next().unwrap().unwrap_err();
-    assert!(matches!(dangling, TypedError::Inconsistent { .. }));
+    assert!(dangling.to_string().contains("users.by_city"), "{dangling}");
+    let TypedError::Inconsistent { index, key } = dangling else { panic!("{dangling}") };
+    assert_eq!((index.as_str(), &key[..]), ("users.by_city", &b"Zug\0\0\0\0\x09"[..]));
+    let partition = db.open_partition("users.by_city").unwrap();
+    partition.put(b"Zug\0", "").unwrap();
+    let short = users.by(&BY_CITY).unwrap().now().get("Zug").next().unwrap().unwrap_err();
+    assert!(
+        matches!(&short, TypedError::Codec { table, .. } if table == "users.by_city"),
+        "{short}"
+    );
 }
 
 #[test]
