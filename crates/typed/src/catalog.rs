@@ -12,6 +12,8 @@
 //!                                                 `ready` or `building`
 //! ```
 
+use siltstone::Readable;
+
 use crate::error::{Result, TypedError};
 
 /// The partition. No table has this name.
@@ -102,6 +104,22 @@ impl TableEntry {
         }
         Err(TypedError::OtherTypes { table: table.to_owned(), what: differences.join("; ") })
     }
+}
+
+/// Returns what the catalog says that the partition `name` is: a table, or an index of one.
+pub(crate) fn owner(catalog: &impl Readable, name: &str) -> Result<Option<String>> {
+    if catalog.contains(name)? {
+        return Ok(Some(format!("the table {name:?}")));
+    }
+    for (at, _) in name.match_indices('.') {
+        let table = &name[..at];
+        let index = &name[at + 1..];
+        let Some(text) = catalog.get(table)? else { continue };
+        if TableEntry::from_text(table, &text)?.index(index).is_some() {
+            return Ok(Some(format!("the index {index:?} of the table {table:?}")));
+        }
+    }
+    Ok(None)
 }
 
 impl IndexEntry {

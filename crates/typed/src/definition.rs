@@ -4,7 +4,9 @@
 //! 1. An entry of the catalog is durable before the first row of its table can be.
 //! 2. An index is `ready` only if it has all rows. The commit that makes it so requires that no other handle has begun to
 //!    build it since.
-//! 3. After a commit to the entry of a table, no handle that was opened before writes to the table.
+//! 3. A partition becomes an index only if it is empty and nothing else in the catalog has its name. An index whose partition
+//!    is gone is marked as building before the partition is made again.
+//! 4. After a commit to the entry of a table, no handle that was opened before writes to the table.
 
 use std::any::type_name;
 use std::fmt;
@@ -14,12 +16,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use siltstone::secondary::{Secondary, SecondaryPartition, Target};
-use siltstone::{Db, Durability, Partition, PartitionOptions, Readable, SeqNo};
+use siltstone::{Db, Durability, Partition, PartitionOptions, Readable, SeqNo, Transaction};
 
-use crate::catalog::{CATALOG, TableEntry};
+use crate::catalog::{self, CATALOG, TableEntry};
 use crate::codec::{Codec, Postcard};
 use crate::error::{Result, TypedError};
-use crate::index::{IndexDefinition, IndexRule, OpenIndex};
+use crate::index::{IndexDefinition, IndexRule, OpenIndex, index_partition};
 use crate::key::Key;
 use crate::rows::TableRows;
 use crate::table::TypedTable;
@@ -88,8 +90,8 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
     /// rows; handles that were opened before are [`TypedError::Stale`] from then on.
     ///
     /// # Errors
-    /// [`TypedError::OtherTypes`] if the table has other types or more indexes, or the partition has entries of an untyped
-    /// program. [`TypedError::Taken`] if a unique index is to be built, and two rows have one key.
+    /// [`TypedError::OtherTypes`] if the table has other types or more indexes, or if the partition of the table or of a new
+    /// index has entries of an untyped program or belongs to another table. [`TypedError::Taken`] if a unique index is to be built, and two rows have one key.
     /// [`TypedError::Stale`] if another open builds the same index.
     ///
     /// # Cost
@@ -107,23 +109,26 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         let wanted = self.entry();
         // Before the read: a later change is then newer than this number.
         let seq = db.visible_seq();
-        let stored = match db.has_partition(CATALOG) {
-            true => self.stored(&db.open_partition(CATALOG)?)?,
-            false => None,
-        };
+        let catalog = db.has_partition(CATALOG).then(|| db.open_partition(CATALOG)).transpose()?;
+        let written = catalog.as_ref().map(|it| self.stored(it)).transpose()?.flatten();
+        let mut stored = written.clone().map(|entry| self.without_lost(db, entry));
         if let Some(stored) = &stored {
             stored.check(self.name, &wanted)?;
+        }
+        // Before anything is created, and again in the transaction that decides.
+        self.check_free(stored.as_ref(), catalog.as_ref(), &mut |name| {
+            Ok(db.has_partition(name) && db.open_partition(name)?.first()?.is_some())
+        })?;
+        if let Some(catalog) = catalog.filter(|_| stored != written) {
+            stored = self.mark_lost(db, &catalog)?;
         }
         let table = open_or_create(db, self.name, options)?;
         if !self.indexes.is_empty() && !table.options().get_logged() {
             return Err(self.other("a partition without a log can have no index".to_owned()));
         }
-        if stored.is_none() && table.first()?.is_some() {
-            return Err(self.other("the partition has entries of an untyped program".to_owned()));
-        }
         let mut indexes = Vec::new();
         for rule in &self.indexes {
-            let name = self.index_partition(&rule.entry().name);
+            let name = index_partition(self.name, &rule.entry().name);
             let partition = open_or_create(db, &name, PartitionOptions::new())?;
             indexes.push(OpenIndex { rule: rule.clone(), partition });
         }
@@ -146,8 +151,8 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
     /// [`SecondaryCut`](siltstone::secondary::SecondaryCut). The secondary syncs first.
     ///
     /// # Errors
-    /// As [`TableDefinition::open`]; [`PartitionNotFound`](siltstone::ErrorKind::PartitionNotFound) if the primary has not
-    /// created the table.
+    /// As [`TableDefinition::open`]; [`TypedError::OtherTypes`] also if an index of the definition is not built, or not built
+    /// to its end. [`PartitionNotFound`](siltstone::ErrorKind::PartitionNotFound) if the primary has no tables.
     pub fn follow(&self, secondary: &Secondary) -> Result<TypedTable<K, V, Secondary, C>> {
         secondary.sync(Target::Latest)?;
         let cut = secondary.cut();
@@ -155,13 +160,16 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         let reading = cut.partition(&catalog);
         let stored = reading.map(|reading| self.stored(&reading)).transpose()?.flatten();
         let wanted = self.entry();
-        match stored {
-            Some(stored) => stored.check(self.name, &wanted)?,
-            None => return Err(self.other("it was not created".to_owned())),
+        let stored = stored.ok_or_else(|| self.not_created())?;
+        stored.check(self.name, &wanted)?;
+        for index in &wanted.indexes {
+            if !stored.index(&index.name).is_some_and(|stored| stored.is_ready) {
+                return Err(self.other(format!("the index {:?} is not built", index.name)));
+            }
         }
         let mut indexes = Vec::new();
         for rule in &self.indexes {
-            let partition = secondary.partition(&self.index_partition(&rule.entry().name))?;
+            let partition = secondary.partition(&index_partition(self.name, &rule.entry().name))?;
             indexes.push(OpenIndex { rule: rule.clone(), partition });
         }
         let table = secondary.partition(self.name)?;
@@ -176,38 +184,72 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
     }
 
     /// Drops the index `name` with its entries. Handles that were opened before are [`TypedError::Stale`] from then on.
+    ///
+    /// # Errors
+    /// [`TypedError::OtherTypes`] if the catalog has no such index of the table; no partition is dropped.
+    ///
+    /// # Durability
+    /// After a crash in the middle the index is not ready: an open builds it again, one without it succeeds, and a repeated
+    /// call ends the drop.
     pub fn drop_index(&self, db: &Db, name: &str) -> Result<()> {
         let catalog = db.open_partition(CATALOG)?;
-        db.transact_with(Durability::Sync, |transaction| {
-            if let Some(mut entry) = self.stored(&transaction.of(&catalog))? {
-                entry.indexes.retain(|index| index.name != name);
-                transaction.put(&catalog, self.name, entry.to_text());
-            }
-            Ok::<_, TypedError>(())
+        let partition = index_partition(self.name, name);
+        self.change(db, &catalog, |transaction, entry| {
+            let index = entry.indexes.iter_mut().find(|index| index.name == name);
+            let index = index.ok_or_else(|| self.other(format!("it has no index {name:?}")))?;
+            // The name stays until the partition is gone: it says whose partition it is.
+            index.is_ready = false;
+            clear_if_there(db, transaction, &partition)
         })?;
-        Ok(db.drop_partition(&self.index_partition(name))?)
+        drop_if_there(db, &partition)?;
+        self.change(db, &catalog, |_, entry| {
+            entry.indexes.retain(|index| index.name != name);
+            Ok(())
+        })
     }
 
     /// Drops the table with its indexes.
+    ///
+    /// # Errors
+    /// [`TypedError::OtherTypes`] if the catalog has no such table; no partition is dropped.
+    ///
+    /// # Durability
+    /// After a crash in the middle the table is empty, and a repeated call ends the drop.
     pub fn drop_table(&self, db: &Db) -> Result<()> {
         let catalog = db.open_partition(CATALOG)?;
-        let stored = self.stored(&catalog)?;
-        let names = stored
-            .iter()
-            .flat_map(|entry| &entry.indexes)
-            .map(|index| self.index_partition(&index.name));
-        let names: Vec<String> = names.chain([self.name.to_owned()]).collect();
-        let mut batch = db.batch().delete(&catalog, self.name);
-        for name in &names {
-            batch = batch.clear(&db.open_partition(name)?);
-        }
-        // All of it at once: a crash between the drops leaves empty partitions, and no types.
-        batch.commit(Durability::Sync)?;
-        names.iter().try_for_each(|name| Ok(db.drop_partition(name)?))
+        let mut names = Vec::new();
+        // All of it at once. The entry stays until the partitions are gone: it says whose partitions they are.
+        self.change(db, &catalog, |transaction, entry| {
+            names = vec![self.name.to_owned()];
+            for index in &mut entry.indexes {
+                index.is_ready = false;
+                names.push(index_partition(self.name, &index.name));
+            }
+            names.iter().try_for_each(|name| clear_if_there(db, transaction, name))
+        })?;
+        names.iter().try_for_each(|name| drop_if_there(db, name))?;
+        Ok(db.batch().delete(&catalog, self.name).commit(Durability::Sync).map(drop)?)
     }
 
-    fn index_partition(&self, index: &str) -> String {
-        format!("{}.{index}", self.name)
+    /// Changes the entry of the table, if it has one, in one durable commit with what `change` writes.
+    fn change(
+        &self,
+        db: &Db,
+        catalog: &Partition,
+        mut change: impl FnMut(&mut Transaction, &mut TableEntry) -> Result<()>,
+    ) -> Result<()> {
+        let changed = db.transact_with(Durability::Sync, |transaction| {
+            let stored = self.stored(&transaction.of(catalog))?;
+            let mut entry = stored.ok_or_else(|| self.not_created())?;
+            change(transaction, &mut entry)?;
+            transaction.put(catalog, self.name, entry.to_text());
+            Ok::<_, TypedError>(())
+        });
+        changed.map(drop)
+    }
+
+    fn not_created(&self) -> TypedError {
+        self.other("it was not created".to_owned())
     }
 
     fn other(&self, what: String) -> TypedError {
@@ -231,6 +273,60 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         text.map(|text| TableEntry::from_text(self.name, &text)).transpose()
     }
 
+    /// `entry`, in which an index without its partition or its table is not ready.
+    fn without_lost(&self, db: &Db, mut entry: TableEntry) -> TableEntry {
+        for index in &mut entry.indexes {
+            index.is_ready &= db.has_partition(self.name)
+                && db.has_partition(&index_partition(self.name, &index.name));
+        }
+        entry
+    }
+
+    /// Writes that the indexes without partitions are not ready. Once the partitions are made again, empty, nothing else
+    /// distinguishes them from built ones.
+    fn mark_lost(&self, db: &Db, catalog: &Partition) -> Result<Option<TableEntry>> {
+        let marked = db.transact_with(Durability::Sync, |transaction| {
+            let stored = self.stored(&transaction.of(catalog))?;
+            let now = stored.map(|entry| self.without_lost(db, entry));
+            if let Some(now) = &now {
+                transaction.put(catalog, self.name, now.to_text());
+            }
+            Ok::<_, TypedError>(now)
+        });
+        Ok(marked?.0)
+    }
+
+    /// Refuses partitions that are not in the entry and have entries, or that another entry of the catalog names.
+    fn check_free(
+        &self,
+        stored: Option<&TableEntry>,
+        catalog: Option<&impl Readable>,
+        has_entries: &mut dyn FnMut(&str) -> Result<bool>,
+    ) -> Result<()> {
+        let mut names = Vec::new();
+        if stored.is_none() {
+            names.push((self.name.to_owned(), "the partition".to_owned()));
+        }
+        for rule in &self.indexes {
+            let index = rule.entry().name;
+            if stored.is_none_or(|stored| stored.index(&index).is_none()) {
+                let name = index_partition(self.name, &index);
+                let what = format!("the partition {name:?} of the index {index:?}");
+                names.push((name, what));
+            }
+        }
+        for (name, what) in names {
+            let owner = catalog.map(|catalog| catalog::owner(catalog, &name)).transpose()?;
+            if let Some(owner) = owner.flatten() {
+                return Err(self.other(format!("{what} is {owner}")));
+            }
+            if name == CATALOG || has_entries(&name)? {
+                return Err(self.other(format!("{what} has entries of an untyped program")));
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the entry, and builds the indexes that are not ready.
     fn claim_and_build(
         &self,
@@ -243,6 +339,13 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
             if let Some(stored) = &stored {
                 stored.check(self.name, wanted)?;
             }
+            let catalog = transaction.of(&opened.catalog);
+            self.check_free(stored.as_ref(), Some(&catalog), &mut |name| {
+                let indexes = opened.indexes.iter().map(|open| &open.partition);
+                let mut all = indexes.chain([opened.rows.source()]);
+                let partition = all.find(|it| it.name() == name).expect("each is open");
+                Ok(transaction.iter(partition).next().transpose()?.is_some())
+            })?;
             // Seen by the transaction, so that a row of another writer is a conflict.
             let is_empty = transaction.iter(opened.rows.source()).next().is_none();
             let mut entry = wanted.clone();
@@ -254,6 +357,12 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
                 index.is_ready = is_empty;
                 let open = opened.indexes.iter().find(|open| open.rule.entry().name == index.name);
                 transaction.clear(&open.expect("each index of the definition is open").partition);
+            }
+            // Builds that ended early: without their names, nothing says whose entries these are.
+            for index in stored.iter().flat_map(|stored| &stored.indexes) {
+                if wanted.index(&index.name).is_none() {
+                    clear_if_there(&db, transaction, &index_partition(self.name, &index.name))?;
+                }
             }
             transaction.put(&opened.catalog, self.name, entry.to_text());
             Ok::<_, TypedError>(entry)
@@ -317,6 +426,20 @@ fn open_or_create(db: &Db, name: &str, options: PartitionOptions) -> Result<Part
         true => Ok(db.open_partition(name)?),
         false => Ok(db.partition_with(name, options)?),
     }
+}
+
+fn clear_if_there(db: &Db, transaction: &mut Transaction, name: &str) -> Result<()> {
+    if db.has_partition(name) {
+        transaction.clear(&db.open_partition(name)?);
+    }
+    Ok(())
+}
+
+fn drop_if_there(db: &Db, name: &str) -> Result<()> {
+    if db.has_partition(name) {
+        db.drop_partition(name)?;
+    }
+    Ok(())
 }
 
 /// The name of a type without the paths of its modules: `Vec<User>` for `alloc::vec::Vec<app::User>`.

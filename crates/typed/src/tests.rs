@@ -1,7 +1,8 @@
-//! Tests of this crate: the order of keys, tables and their types, and random histories with power cuts.
+//! Tests of this crate: the order of keys, tables and their types, partitions of indexes, and random histories with power cuts.
 
 mod histories;
 mod order;
+mod partitions;
 mod tables;
 
 use std::sync::Arc;
