@@ -139,6 +139,8 @@ impl Log {
         assert!(!sync.running, "none begins while one has failed");
         // The files of the old log leave the list together with the failure: another sync of them
         // would report success although pages are lost.
+        // Feeds that came after the failure: they may find that their token is too old now.
+        let due = sync.waiters.take_all();
         *sync = SyncState {
             reported_seq: sync.reported_seq.max(seq),
             appended_lsn: segment.lsn(),
@@ -150,6 +152,9 @@ impl Log {
         self.has_failed.store(false, Ordering::Release);
         drop(sync);
         self.synced.notify_all();
+        if !due.is_empty() {
+            self.env.answer(due, Ok(()));
+        }
     }
 
     /// Notes that a durable frame, which ends at `lsn`, attests the last sync.

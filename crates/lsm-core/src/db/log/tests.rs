@@ -5,7 +5,7 @@ mod space;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -152,6 +152,10 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_again() {
     assert_eq!(test.log.check().unwrap_err().to_string(), first.to_string());
     assert_eq!(env.failures.lock().len(), 1, "reported once");
     assert_eq!(test.log.task(), LogTask::Idle);
+    let noticed = Arc::new(AtomicBool::new(false));
+    let notice = noticed.clone();
+    let mark = test.log.durable_point().0.0;
+    test.log.notify_durable_after(mark, Box::new(move |_| notice.store(true, Ordering::Relaxed)));
 
     let mut writer = test.log.lock();
     let fresh = writer.fresh_segment().unwrap();
@@ -162,6 +166,7 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_again() {
     writer.restart(fresh);
     drop(writer);
     test.log.check().unwrap();
+    assert!(noticed.load(Ordering::Relaxed), "a feed has to look: its token may be too old");
     assert_eq!(test.log.durable_seq().get(), 1, "it is in tables");
     let seq = write(&test.log, 100).unwrap();
     test.log.sync_all().unwrap();
