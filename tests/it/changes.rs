@@ -341,6 +341,23 @@ fn large_values_are_read_on_demand_and_their_loss_is_said() {
     assert!(found[1].starts_with("2 p:a=large "), "{found:?}");
 }
 
+/// A feed that looked before the drop decodes what it has seen by that look.
+#[test]
+fn a_large_value_of_a_dropped_partition_is_gone() {
+    let fs = MemFs::new();
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    let large = LargeValueOptions::new().threshold_bytes(256);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    p.put("a", [1; 300]).unwrap();
+    p.put_with("b", [2; 300], Durability::Sync).unwrap();
+    let mut changes = db.changes(SeqNo::ZERO).unwrap();
+    let first = changes.try_next().unwrap();
+    assert!(matches!(first, Some(FeedItem::Commit(_))), "{first:?}");
+    drop(p);
+    db.drop_partition("p").unwrap();
+    assert_eq!(lines(&mut changes)[0], "2 p:b=large None");
+}
+
 /// A feed that stores its token with its index, and a database whose machine loses its power again and again.
 #[test]
 fn a_follower_across_crashes_sees_each_durable_commit_once() {

@@ -28,13 +28,13 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::AttachedStore;
 use crate::types::{PartitionId, SeqNo, Slice};
 use crate::version::DbVersion;
 use crate::wal::Lsn;
 
 pub(crate) use beginning::listed_segments;
 pub(crate) use log::ChangeLog;
+pub(crate) use operations::LoggedStore;
 pub use operations::LoggedValue;
 
 /// Looks at a log whose segments are removed meanwhile.
@@ -184,7 +184,7 @@ pub(crate) trait ChangeSource: Send {
     fn wait(&self, mark: u64, time: Duration) -> Result<()>;
 
     /// The value store of a partition.
-    fn store(&self, id: PartitionId) -> Option<Arc<AttachedStore>>;
+    fn store(&self, id: PartitionId) -> LoggedStore;
 
     /// The clock of waits.
     fn clock(&self) -> &Arc<dyn Clock>;

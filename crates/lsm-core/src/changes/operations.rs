@@ -19,20 +19,40 @@ use crate::wal::{BatchRef, SectionRef};
 #[derive(Clone)]
 pub struct LoggedValue {
     handle: Slice,
-    store: Option<Arc<AttachedStore>>,
+    store: LoggedStore,
+}
+
+/// The value store of a partition that the log names.
+#[derive(Clone)]
+pub(crate) enum LoggedStore {
+    Attached(Arc<AttachedStore>),
+    /// The open did not supply its code.
+    Missing,
+    /// The partition was dropped after the last look.
+    Dropped,
+}
+
+impl From<Option<Arc<AttachedStore>>> for LoggedStore {
+    fn from(store: Option<Arc<AttachedStore>>) -> LoggedStore {
+        store.map_or(LoggedStore::Missing, LoggedStore::Attached)
+    }
 }
 
 impl LoggedValue {
     /// Reads the value. `None` if it is not in its place any more: the key was written again and the space
-    /// reclaimed, the value was moved, or it is damaged. Then get the key: it has the same value or one of a later
+    /// reclaimed, the value was moved, it is damaged, or the partition was dropped. Then get the key: it has the same value or one of a later
     /// commit, or reports the damage. The retention of the log keeps no chunk files.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] without the code of the value store; those of the file system.
     pub fn read(&self) -> Result<Option<Slice>> {
-        let Some(store) = &self.store else {
-            let message = "the partition needs a value store that was not supplied at the open";
-            return Err(Error::new(ErrorKind::Unsupported, message));
+        let store = match &self.store {
+            LoggedStore::Attached(store) => store,
+            LoggedStore::Dropped => return Ok(None),
+            LoggedStore::Missing => {
+                let message = "the partition needs a value store that was not supplied at the open";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
         };
         let read = store.call("value", |store| {
             let value = store.value(&self.handle)?;
@@ -68,7 +88,7 @@ pub(super) fn decode(
     batch: &BatchRef<'_>,
     version: &DbVersion,
     filter: &ChangeFilter,
-    store: &dyn Fn(PartitionId) -> Option<Arc<AttachedStore>>,
+    store: &dyn Fn(PartitionId) -> LoggedStore,
 ) -> Result<Operations> {
     let mut changes = Operations::new();
     for section in batch.sections() {
@@ -95,7 +115,7 @@ fn decode_section(
     section: &SectionRef<'_>,
     partition: &PartitionVersion,
     filter: &ChangeFilter,
-    store: &dyn Fn(PartitionId) -> Option<Arc<AttachedStore>>,
+    store: &dyn Fn(PartitionId) -> LoggedStore,
     changes: &mut Operations,
 ) -> Result<(), Malformed> {
     let (buffer, range) = section.bytes.keep();
@@ -116,7 +136,7 @@ fn change_of(
     buffer: &Arc<[u8]>,
     operation: &Operation,
     form: KeyForm,
-    store: impl FnOnce() -> Option<Arc<AttachedStore>>,
+    store: impl FnOnce() -> LoggedStore,
 ) -> KeyChange {
     let stored = &buffer[operation.key.clone()];
     let key = Slice::copy_from(form.user(stored));

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Db;
-use crate::changes::{ChangeLog, ChangeSource, Changes, Shown};
+use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::AttachedStore;
 use crate::types::{PartitionId, SeqNo};
 
 /// The pause while a commit is durable and about to be visible.
@@ -81,8 +80,9 @@ impl ChangeSource for PrimarySource {
         Ok(())
     }
 
-    fn store(&self, id: PartitionId) -> Option<Arc<AttachedStore>> {
-        self.db.inner().catalog.with_id(id)?.store().cloned()
+    fn store(&self, id: PartitionId) -> LoggedStore {
+        let partition = self.db.inner().catalog.with_id(id);
+        partition.map_or(LoggedStore::Dropped, |partition| partition.store().cloned().into())
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {

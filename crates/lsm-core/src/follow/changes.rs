@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use super::bound::{Bound, BoundSource};
 use super::{Follower, Inner, SyncExtent, SyncReach};
-use crate::changes::{ChangeLog, ChangeSource, Changes, Shown};
+use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::AttachedStore;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::DbVersion;
 use crate::wal::Lsn;
@@ -70,9 +69,9 @@ impl ChangeSource for FollowedSource {
         Ok(())
     }
 
-    fn store(&self, id: PartitionId) -> Option<Arc<AttachedStore>> {
-        let followed = self.inner.partitions.read().by_id.get(&id).cloned()?;
-        followed.hooks().store.clone()
+    fn store(&self, id: PartitionId) -> LoggedStore {
+        let followed = self.inner.partitions.read().by_id.get(&id).cloned();
+        followed.map_or(LoggedStore::Dropped, |followed| followed.hooks().store.clone().into())
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {
