@@ -217,6 +217,7 @@ fn resources_and_databases_go_in_any_order() {
             fill(&default_of(db), 1, 20);
         }
         let mut resources = Some(resources);
+        let mut closed = Vec::new();
         let turn = random.next_u64() % 5;
         for round in 0.. {
             if round == turn {
@@ -226,10 +227,14 @@ fn resources_and_databases_go_in_any_order() {
                 break;
             }
             let db = databases.remove((random.next_u64() % databases.len() as u64) as usize);
+            let held = default_of(&db);
             if random.next_u64().is_multiple_of(2) {
+                db.flush().unwrap();
+                assert_filled(&held, 1, 20);
                 db.close().unwrap();
+                // Nothing reads it any more, but handles stay.
+                closed.push(held);
             } else {
-                let held = default_of(&db);
                 drop(db);
                 assert_filled(&held, 1, 20);
             }

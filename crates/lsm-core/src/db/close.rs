@@ -102,6 +102,8 @@ impl DbInner {
     fn give_back(&self) {
         self.scheduler.leave_budget();
         self.setup.cache.leave();
+        // Handles, snapshots and values of a feed may live on.
+        self.context.files.close_all();
     }
 
     /// Partitions without a log have nothing else to make them last.

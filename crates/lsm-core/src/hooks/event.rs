@@ -96,7 +96,8 @@ pub enum ChunkChange {
 
 /// A listener for events. It is called without locks, on a thread that does or requests background
 /// work, so it must return quickly. It may call the database. Calls that would have to wait for
-/// background work fail: `wait_idle`, and writes while writers are stopped. A panic ends only this
+/// background work fail: `wait_idle`, and writes while writers are stopped. Two listeners that close each other's
+/// database wait for each other for ever: close other databases on a thread of the application. A panic ends only this
 /// call of the listener: later events are delivered, and `Db::health` reports the panic.
 pub trait EventListener: Send + Sync + 'static {
     /// Receives an event.

@@ -10,7 +10,7 @@
 //! 1. A path below `root` is resolved from `folder`, and never by its name.
 //! 2. A caller that holds `root` again, by this file system, holds the same folder.
 //! 3. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
-//! 3. A child of the process that opened the folder changes nothing and takes no lock through it,
+//! 4. A child of the process that opened the folder changes nothing and takes no lock through it,
 //!    whichever thread calls: the files that a dropped handle would delete or write belong to its parent.
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) struct HeldFs {
     /// The path under which the folder was opened, from the root on.
     root: PathBuf,
     folder: Folder,
-    /// The only process that may change anything: see invariant 3.
+    /// The only process that may change anything: see invariant 4.
     process: Process,
 }
 

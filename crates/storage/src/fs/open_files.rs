@@ -196,6 +196,11 @@ impl OpenFiles {
         }
     }
 
+    /// Closes all files that no one reads at the moment. A later read opens its file again.
+    pub fn close_all(&self) {
+        self.close_until(0);
+    }
+
     /// Closes the next file in turn. Returns `true` if it has closed one.
     pub(super) fn close_one(&self) -> bool {
         let open = self.open_count();
