@@ -15,7 +15,8 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use tokio::task::JoinSet;
 
-use super::{Batch, Client};
+use super::Client;
+use super::exchange::Batch;
 use crate::commands::Verb;
 use crate::exposition::count;
 use crate::level::Token;
