@@ -75,6 +75,11 @@ pub(crate) fn wrong_count(spec: &Spec) -> Failure {
     Failure::error(format!("wrong number of arguments for '{name}' command"))
 }
 
+/// The refusal of a command after `MULTI`.
+pub(crate) fn not_in_transaction(spec: &Spec) -> Failure {
+    Failure::error(format!("{} is not supported in a transaction", spec.name))
+}
+
 /// Checks the number of arguments, and the rights of the user.
 pub(crate) fn admit(
     shared: &Shared,
@@ -109,9 +114,8 @@ fn queue(
     command: usize,
     arguments: &[Bytes],
 ) -> Result<Reply, Failure> {
-    let name = COMMANDS[command].name;
     if !COMMANDS[command].is_queued() {
-        return Err(Failure::error(format!("{name} is not supported in a transaction")));
+        return Err(not_in_transaction(&COMMANDS[command]));
     }
     // A node that is not the primary looks at its slots with the data.
     if let Role::Primary(primary) = &*shared.node.role() {

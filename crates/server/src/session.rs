@@ -30,12 +30,12 @@ const ARGUMENT_BYTES: usize = size_of::<Bytes>() + 32;
 const NAME_BYTES_MAX: usize = 255;
 
 /// The bytes that arguments take as long as they are kept.
-fn kept_bytes(arguments: &[Bytes]) -> usize {
+pub(crate) fn kept_bytes(arguments: &[Bytes]) -> usize {
     arguments.iter().map(|argument| argument.len() + ARGUMENT_BYTES).sum()
 }
 
 /// Copies of arguments: a part of a request would keep all of it, and the requests that came with it.
-fn kept(arguments: &[Bytes]) -> impl Iterator<Item = Bytes> {
+pub(crate) fn kept(arguments: &[Bytes]) -> impl Iterator<Item = Bytes> {
     arguments.iter().map(|argument| Bytes::copy_from_slice(argument))
 }
 
@@ -197,9 +197,7 @@ impl Session {
     }
 
     fn set_name(&mut self, name: &[u8]) -> Result<(), Failure> {
-        if name.len() > NAME_BYTES_MAX {
-            return Err(Failure::fixed("LIMIT the name of a connection has at most 255 bytes"));
-        }
+        check_name(name)?;
         self.name = Bytes::copy_from_slice(name);
         Ok(())
     }
@@ -244,46 +242,26 @@ impl Session {
         Ok(Reply::OK)
     }
 
-    /// `HELLO [version [AUTH user password] [SETNAME name]]`.
+    /// `HELLO`. It is refused as a whole, or not at all.
     pub(crate) fn hello(&mut self, shared: &Shared, arguments: &[Bytes]) -> Result<Reply, Failure> {
-        let mut is_resp3 = self.is_resp3;
-        let mut options = arguments;
-        if let [version, rest @ ..] = arguments {
-            is_resp3 = match &version[..] {
-                b"2" => false,
-                b"3" => true,
-                _ => return Err(Failure::fixed("NOPROTO unsupported protocol version")),
-            };
-            options = rest;
-        }
-        let mut name = None;
-        while let [option, rest @ ..] = options {
-            match (&option.to_ascii_uppercase()[..], rest) {
-                (b"AUTH", [user, password, rest @ ..]) => {
-                    self.auth(shared, &[user.clone(), password.clone()])?;
-                    options = rest;
-                }
-                (b"SETNAME", [value, rest @ ..]) => {
-                    name = Some(value.clone());
-                    options = rest;
-                }
-                _ => return Err(Failure::SYNTAX),
-            }
+        let hello = Hello::parse(arguments)?;
+        if let Some(login) = hello.login {
+            self.auth(shared, login)?;
         }
         if self.user.is_none() {
             let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                         AUTH <user> <pass> option can be used to authenticate the client";
             return Err(Failure::fixed(text));
         }
-        if let Some(name) = name {
-            self.set_name(&name)?;
+        if let Some(name) = hello.name {
+            self.set_name(name)?;
         }
-        self.is_resp3 = is_resp3;
+        self.is_resp3 = hello.is_resp3.unwrap_or(self.is_resp3);
         let role = if shared.node.is_primary() { "master" } else { "replica" };
         let pairs = [
             ("server", Reply::text("siltstone")),
             ("version", Reply::text(env!("CARGO_PKG_VERSION"))),
-            ("proto", Reply::Integer(if is_resp3 { 3 } else { 2 })),
+            ("proto", Reply::Integer(if self.is_resp3 { 3 } else { 2 })),
             ("id", Reply::count(self.id)),
             ("mode", Reply::text("standalone")),
             ("role", Reply::text(role)),
@@ -352,6 +330,49 @@ impl Session {
     pub(crate) fn last(&self) -> Reply {
         self.last.map_or(Reply::Nil, |last| Reply::Map(last.pairs()))
     }
+}
+
+/// The arguments of `HELLO`.
+pub(crate) struct Hello<'a> {
+    pub(crate) is_resp3: Option<bool>,
+    /// A name and a password.
+    pub(crate) login: Option<&'a [Bytes]>,
+    name: Option<&'a [u8]>,
+}
+
+impl Hello<'_> {
+    /// Reads `[version [AUTH user password] [SETNAME name]]`. The last one of an option counts.
+    pub(crate) fn parse(arguments: &[Bytes]) -> Result<Hello<'_>, Failure> {
+        let mut hello = Hello { is_resp3: None, login: None, name: None };
+        let Some((version, mut options)) = arguments.split_first() else { return Ok(hello) };
+        hello.is_resp3 = match &version[..] {
+            b"2" => Some(false),
+            b"3" => Some(true),
+            _ => return Err(Failure::fixed("NOPROTO unsupported protocol version")),
+        };
+        while let [option, rest @ ..] = options {
+            options = match (&option.to_ascii_uppercase()[..], rest) {
+                (b"AUTH", [_, _, others @ ..]) => {
+                    hello.login = Some(&rest[..2]);
+                    others
+                }
+                (b"SETNAME", [name, others @ ..]) => {
+                    check_name(name)?;
+                    hello.name = Some(name);
+                    others
+                }
+                _ => return Err(Failure::SYNTAX),
+            };
+        }
+        Ok(hello)
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Failure::fixed("LIMIT the name of a connection has at most 255 bytes"));
+    }
+    Ok(())
 }
 
 /// The word for the level of reads for which no one has named one.

@@ -91,6 +91,11 @@ impl Item {
         self.request.iter().map(|argument| argument.len() + 16).sum()
     }
 
+    /// Returns whether a node knows the command, and takes so many arguments.
+    pub(crate) fn has_right_count(&self) -> bool {
+        self.spec.is_some_and(|spec| spec.takes(self.request.len()))
+    }
+
     pub(crate) fn verb(&self) -> Option<Verb> {
         self.spec.map(|spec| spec.verb)
     }
@@ -98,6 +103,18 @@ impl Item {
     /// Returns whether it changes data, outside of a transaction.
     pub(crate) fn is_change(&self) -> bool {
         self.spec.is_some_and(|spec| spec.kind == Kind::Change)
+    }
+
+    /// Returns whether it is about the session, and has no place in a transaction.
+    pub(crate) fn is_about_session(&self) -> bool {
+        let is_own = self.spec.is_some_and(|it| it.kind == Kind::Connection && !it.is_queued());
+        is_own && !self.is_of_transaction()
+    }
+
+    /// Returns whether it is `MULTI`, or one that belongs to it.
+    pub(crate) fn is_of_transaction(&self) -> bool {
+        use Verb::{Discard, Exec, Multi, Unwatch, Watch};
+        matches!(self.verb(), Some(Multi | Exec | Discard | Watch | Unwatch))
     }
 
     /// Returns whether it reads data.
@@ -139,8 +156,11 @@ impl Item {
         partition: &str,
     ) {
         let is_read = matches!(self.verb(), Some(Verb::Get | Verb::ScidGet));
-        let is_whole = self.spec.is_some_and(|spec| spec.takes(self.request.len()));
-        if self.is_considered || !is_read || !is_whole || self.asked.predicted.is_some() {
+        if self.is_considered
+            || !is_read
+            || !self.has_right_count()
+            || self.asked.predicted.is_some()
+        {
             return;
         }
         self.is_considered = true;

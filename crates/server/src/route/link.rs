@@ -19,6 +19,7 @@ use crate::stream::Stream;
 
 /// The state of the session that a node knows from this connection.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub(crate) struct Greeted {
     pub(crate) has_login: bool,
     pub(crate) is_resp3: bool,
@@ -28,6 +29,8 @@ pub(crate) struct Greeted {
     pub(crate) is_token_lost: bool,
     /// The length from which on it announces long values; 0 for never.
     pub(crate) parts_from: u64,
+    /// It has refused some of this, so all is to be said again.
+    pub(crate) is_unknown: bool,
 }
 
 impl Default for Greeted {
@@ -41,6 +44,7 @@ impl Default for Greeted {
             token: None,
             is_token_lost: false,
             parts_from: 0,
+            is_unknown: false,
         }
     }
 }
@@ -98,6 +102,20 @@ impl Link {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// Reads the replies to `count` greetings. What a node has refused, it does not know.
+    pub(crate) async fn take_greetings(&mut self, count: usize) -> io::Result<()> {
+        let mut is_refused = false;
+        for _ in 0..count {
+            is_refused |= self.reply().await?.starts_with(b"-");
+        }
+        if is_refused {
+            // No length is this one, so that it is said again, too.
+            let parts_from = u64::MAX;
+            self.greeted = Greeted { is_unknown: true, parts_from, ..Greeted::default() };
+        }
+        Ok(())
     }
 
     /// The next reply, or the begin of one that is long and not all there.

@@ -20,10 +20,10 @@ use crate::level::{LOST, Token, Wanted, newer};
 use crate::predict::{Prediction, Predictor};
 use crate::reply::Reply;
 use crate::scid;
-use crate::session::{of_others, partition_name, wanted};
+use crate::session::{Hello, kept, of_others, partition_name, wanted};
 
 /// A transaction, from `WATCH` or `MULTI` on. All its requests go through one link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Transaction {
     pub(crate) node: usize,
     /// `MULTI` came.
@@ -115,7 +115,7 @@ impl Session {
             return None;
         }
         match verb? {
-            _ if !item.spec?.takes(item.request.len()) => None,
+            _ if !item.has_right_count() => None,
             Verb::Watch | Verb::Multi => Some(Way::Need(Need::Write)),
             Verb::Auth | Verb::Hello => Some(Way::Login),
             Verb::Client | Verb::Command | Verb::Config | Verb::Info => Some(Way::Need(Need::Weak)),
@@ -135,16 +135,16 @@ impl Session {
         if item.is_read() { item.need(self.level, self.token).ok() } else { None }
     }
 
-    /// Notes that a request goes to `node`.
-    pub(crate) fn sent(&mut self, item: &Item, node: usize) {
-        match item.verb() {
+    /// Notes that `node` takes a request.
+    pub(crate) fn taken(&mut self, item: &Item, node: usize) {
+        match item.verb().filter(|_| item.has_right_count()) {
             Some(Verb::Multi) => {
                 self.transaction = Some(Transaction { node, is_open: true, is_lost: false });
             }
             Some(Verb::Watch) if self.transaction.is_none() => {
                 self.transaction = Some(Transaction { node, is_open: false, is_lost: false });
             }
-            Some(Verb::Exec | Verb::Discard) => self.transaction = None,
+            Some(Verb::Exec | Verb::Discard) if self.is_open() => self.transaction = None,
             Some(Verb::Unwatch) if !self.is_open() => self.transaction = None,
             _ => {}
         }
@@ -170,16 +170,15 @@ impl Session {
     /// Notes an `AUTH` or a `HELLO` that a node has taken.
     pub(crate) fn logged_in(&mut self, item: &Item) {
         let arguments = &item.request[1..];
-        if item.verb() == Some(Verb::Auth) {
-            self.login = Some(arguments.to_vec());
-            return;
+        let mut login = Some(arguments);
+        if item.verb() == Some(Verb::Hello) {
+            // A node has taken it.
+            let Ok(hello) = Hello::parse(arguments) else { return };
+            self.is_resp3 = hello.is_resp3.unwrap_or(self.is_resp3);
+            login = hello.login;
         }
-        if let Some(version) = arguments.first() {
-            self.is_resp3 = version == "3";
-        }
-        let auth = arguments.iter().position(|it| it.eq_ignore_ascii_case(b"AUTH"));
-        if let Some(login) = auth.and_then(|at| arguments.get(at + 1..at + 3)) {
-            self.login = Some(login.to_vec());
+        if let Some(login) = login {
+            self.login = Some(kept(login).collect());
         }
     }
 
@@ -198,21 +197,22 @@ impl Session {
         out: &mut BytesMut,
     ) -> usize {
         let mut count = 0;
+        let is_unknown = std::mem::take(&mut greeted.is_unknown);
         if let Some(login) = self.login.as_ref().filter(|_| !greeted.has_login) {
             let words: Vec<&[u8]> =
                 std::iter::once(&b"AUTH"[..]).chain(login.iter().map(|it| &it[..])).collect();
             encode(&words, out);
             count += 1;
         }
-        if self.is_resp3 != greeted.is_resp3 {
+        if self.is_resp3 != greeted.is_resp3 || is_unknown {
             encode(&["HELLO", if self.is_resp3 { "3" } else { "2" }], out);
             count += 1;
         }
-        if self.partition != greeted.partition {
+        if self.partition != greeted.partition || is_unknown {
             encode(&["SELECT", &self.partition], out);
             count += 1;
         }
-        if self.level != greeted.level {
+        if self.level != greeted.level || is_unknown {
             encode(&["SCID.LEVEL", &self.level.unwrap_or(Wanted::Auto).to_string()], out);
             count += 1;
         }
@@ -242,13 +242,13 @@ impl Session {
 
     /// Answers a request that needs no node.
     pub(crate) fn answer(&mut self, cluster: &Cluster, item: &Item) -> Reply {
-        if item.verb() == Some(Verb::Multi) && item.lost_at.is_some() {
+        if item.verb() == Some(Verb::Multi) && item.has_right_count() && item.lost_at.is_some() {
             // What comes before its EXEC must not run outside of a transaction.
             let node = self.transaction.as_ref().map_or(usize::MAX, |it| it.node);
             self.transaction = Some(Transaction { node, is_open: true, is_lost: true });
         }
         let answered = match self.transaction.as_ref().filter(|it| it.is_lost) {
-            Some(lost) if item.verb() != Some(Verb::Quit) => {
+            Some(lost) if item.has_right_count() && item.verb() != Some(Verb::Quit) => {
                 let node = cluster.node(lost.node);
                 let address = node.map_or("its node".to_owned(), |node| node.address.clone());
                 self.answer_lost(cluster, &address, item)

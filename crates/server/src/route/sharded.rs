@@ -151,7 +151,7 @@ impl ShardClient {
 
     /// The place of the shard of all keys of a request; `None` without keys, an error for keys of several shards.
     pub(super) fn place_of(item: &Item, map: &ShardMap) -> Result<Option<usize>, Failure> {
-        let Some(spec) = item.spec else { return Ok(None) };
+        let Some(spec) = item.spec.filter(|_| item.has_right_count()) else { return Ok(None) };
         let mut places = keys_of(spec, &item.request[1..]).map(|key| map.owner(slot_of(key)));
         let Some(first) = places.next() else { return Ok(None) };
         if places.all(|place| place == first) { Ok(Some(first)) } else { Err(cross_slot()) }
@@ -160,18 +160,20 @@ impl ShardClient {
     fn target(&self, item: &Item, map: &ShardMap) -> Target {
         let Some(spec) = item.spec else {
             let own = [&b"SCID.NODES"[..], b"SCID.ROUTE"];
-            let is_own = own.iter().any(|name| item.request[0].eq_ignore_ascii_case(name));
-            return if is_own { Target::Own } else { Target::Shard(self.last) };
+            return match own.iter().any(|name| item.request[0].eq_ignore_ascii_case(name)) {
+                true => Target::Own,
+                // Its node refuses the transaction with it.
+                false if self.is_open() => Target::Transaction,
+                false => Target::Shard(self.last),
+            };
         };
-        if !spec.takes(item.request.len()) {
-            return Target::Shard(self.last);
-        }
-        let is_of_transaction = matches!(
-            spec.verb,
-            Verb::Multi | Verb::Exec | Verb::Discard | Verb::Watch | Verb::Unwatch
-        );
+        let is_right = item.has_right_count();
+        let is_of_transaction = item.is_of_transaction() && is_right;
         if spec.verb != Verb::Quit && (is_of_transaction || self.is_open()) {
             return Target::Transaction;
+        }
+        if !is_right {
+            return Target::Shard(self.last);
         }
         match spec.verb {
             Verb::Auth | Verb::Hello => Target::Own,

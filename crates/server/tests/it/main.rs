@@ -21,6 +21,7 @@ mod predict;
 mod roles;
 mod route;
 mod route_linear;
+mod route_refused;
 mod route_session;
 mod shards;
 mod shards_linear;

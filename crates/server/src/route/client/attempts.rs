@@ -1,6 +1,7 @@
 //! Requests that cannot go to a node at once: a [`Client`] waits, learns its token again, or logs in.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -42,27 +43,31 @@ impl Client {
     pub(super) async fn recover(&mut self) -> bool {
         let item = Item::new(vec![Bytes::from_static(b"SCID.SYNC")]);
         let Some(node) = self.node_for(&item, Need::Strong) else { return false };
-        let Ok(mut link) = self.take_link(node).await else { return false };
-        let mut bytes = BytesMut::new();
-        let greetings = self.session.greet(&mut link.greeted, false, &mut bytes);
-        encode(&item.request, &mut bytes);
-        let synced = async {
-            link.send(&bytes).await?;
-            for _ in 0..greetings {
-                link.reply().await?;
-            }
-            link.reply().await
-        };
-        let Ok(reply) = synced.await else {
-            self.lose(node);
-            return false;
-        };
-        self.links.insert(node, link);
+        let Ok(reply) = self.call_node(node, &item.request).await else { return false };
         let is_named = self.session.note_token(&reply).is_some();
         if is_named {
             self.session.is_token_lost = false;
         }
         is_named
+    }
+
+    /// Sends a request alone to a node, after what that does not know of the session. A node that does not answer is lost.
+    async fn call_node(&mut self, node: usize, request: &[Bytes]) -> io::Result<Bytes> {
+        let mut link = self.take_link(node).await?;
+        let mut bytes = BytesMut::new();
+        let greetings = self.session.greet(&mut link.greeted, false, &mut bytes);
+        encode(request, &mut bytes);
+        let called = async {
+            link.send(&bytes).await?;
+            link.take_greetings(greetings).await?;
+            link.reply().await
+        };
+        let called = called.await;
+        match called {
+            Ok(_) => drop(self.links.insert(node, link)),
+            Err(_) => self.lose(node),
+        }
+        called
     }
 
     /// `AUTH` and `HELLO`: one node checks them, and the links of the others are made again.
@@ -75,12 +80,8 @@ impl Client {
         let Some(node) = self.node_for(&item, Need::Weak) else {
             return self.postpone(item, queue, sink).await;
         };
-        let called = match self.link(node).await {
-            Ok(link) => link.call(&item.request).await,
-            Err(error) => Err(error),
-        };
-        let Ok(reply) = called else {
-            self.lose(node);
+        // A client that has logged in is the same one at each node.
+        let Ok(reply) = self.call_node(node, &item.request).await else {
             return self.postpone(item, queue, sink).await;
         };
         if !reply.starts_with(b"-") {

@@ -23,6 +23,8 @@ const BATCH_BYTES: usize = 32 << 10;
 pub(super) struct Batch {
     pub(super) node: usize,
     pub(super) items: Vec<(Item, Option<Transaction>)>,
+    /// A transaction is open after it, if its node takes all.
+    ends_open: bool,
 }
 
 impl Client {
@@ -41,13 +43,16 @@ impl Client {
                 ways.extend(is_here.then_some(Way::Need(need)));
             }
         }
+        let begun = self.session.transaction;
+        let mut begins = false;
         let mut bytes = 0;
         let mut items = Vec::new();
         let mut next = Some(first);
         while let Some(item) = next {
             bytes += item.len();
-            let before = self.session.transaction.clone();
-            self.session.sent(&item, node);
+            let before = self.session.transaction;
+            self.session.taken(&item, node);
+            begins |= item.verb() == Some(Verb::Multi);
             items.push((item, before));
             let is_next = queue.front_mut().is_some_and(|item| {
                 self.session.predict(self.cluster.predictor.as_ref(), item);
@@ -56,12 +61,17 @@ impl Client {
                 let is_plain = item.avoid.is_empty() && item.policy.is_none();
                 let is_known =
                     !self.session.is_token_lost || !item.is_of_session(self.session.level);
-                let is_plain = is_plain && is_known;
+                // If the node refuses MULTI, these are outside of a transaction, and not for the node.
+                let is_sure = !(begins && item.is_about_session());
+                let is_plain = is_plain && is_known && is_sure;
                 is_same && is_plain && bytes + item.len() <= BATCH_BYTES
             });
             next = if is_next { queue.pop_front() } else { None };
         }
-        Batch { node, items }
+        let ends_open = self.session.is_open();
+        // The replies decide.
+        self.session.transaction = begun;
+        Batch { node, items, ends_open }
     }
 
     /// Sends a batch, and writes its replies.
@@ -92,13 +102,10 @@ impl Client {
         if let Some(announcement) = announced.filter(|_| done.is_ok()) {
             return self.read_announced(batch, &announcement, queue, sink).await;
         }
-        for (at, (mut item, before)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
+        for (at, (mut item, _)) in batch.items.into_iter().enumerate().skip(repeated).rev() {
             node.counts.returned();
             match replies.get(at) {
-                None => {
-                    item.lost_at = Some(node.address.clone());
-                    self.session.transaction = before;
-                }
+                None => item.lost_at = Some(node.address.clone()),
                 Some(reply) if item.is_of_shard && is_moved(reply) => {
                     item.moved = Some(reply.clone());
                     if item.is_read() {
@@ -148,7 +155,7 @@ impl Client {
         let mut bytes = BytesMut::new();
         let greetings = greet(session, link, batch, parts_from, &mut bytes);
         batch.items.iter().for_each(|(item, _)| encode(&item.request, &mut bytes));
-        let has_token = !session.is_open();
+        let has_token = !batch.ends_open;
         if has_token {
             encode(&["SCID.TOKEN"], &mut bytes);
         }
@@ -156,9 +163,7 @@ impl Client {
             session.unnamed.push(node);
         }
         link.send(&bytes).await?;
-        for _ in 0..greetings {
-            link.reply().await?;
-        }
+        link.take_greetings(greetings).await?;
         let mut waiting = 0;
         for (item, _) in &batch.items {
             let reply = match next(link, item).await? {
@@ -183,6 +188,10 @@ impl Client {
                 if item.need(session.level, session.token).is_ok_and(|it| it == Need::Prefix) {
                     session.last_prefix = Some(node);
                 }
+            }
+            let begins = matches!(item.verb(), Some(Verb::Multi | Verb::Watch));
+            if !(begins && reply.starts_with(b"-")) {
+                session.taken(item, node);
             }
             waiting += reply.len();
             replies.push(named(address, item.reply(node, reply)));

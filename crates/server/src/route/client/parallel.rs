@@ -103,12 +103,10 @@ impl Lane {
         let mut bytes = std::mem::take(&mut self.greeting);
         encode(request, &mut bytes);
         link.send(&bytes).await?;
-        for _ in 0..std::mem::take(&mut self.greetings) {
-            link.reply().await?;
-        }
         if let Some(greeted) = self.greeted.take() {
             link.greeted = greeted;
         }
+        link.take_greetings(std::mem::take(&mut self.greetings)).await?;
         link.reply().await
     }
 }
@@ -185,10 +183,9 @@ impl Client {
     pub(super) fn parts_from(&self, batch: &Batch) -> u64 {
         let ClusterOptions { parallel, parallel_bytes, .. } = self.cluster.options;
         let [(item, before)] = &batch.items[..] else { return 0 };
-        let has_transaction = before.is_some() || self.session.transaction.is_some();
         let is_one = is_of_value(item) && !item.is_one_node && !has_attribute(item);
         let has_others = parallel > 1 && self.cluster.node(1).is_some();
-        if is_one && !has_transaction && has_others { parallel_bytes } else { 0 }
+        if is_one && before.is_none() && has_others { parallel_bytes } else { 0 }
     }
 
     /// The readers that help the node that has announced the value of `item`.
@@ -328,9 +325,7 @@ impl Client {
                 encode(&["SCID.PARTS", &from], &mut greeting);
                 let released = async {
                     link.send(&greeting).await?;
-                    for _ in 0..=greetings {
-                        link.reply().await?;
-                    }
+                    link.take_greetings(greetings + 1).await?;
                     io::Result::Ok(link)
                 };
                 (lane.node, released.await)

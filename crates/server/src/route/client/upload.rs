@@ -147,9 +147,7 @@ impl Client {
 
     async fn outcome(&mut self, upload: &Upload) -> std::io::Result<Bytes> {
         let link = self.links.get_mut(&upload.node).ok_or(std::io::ErrorKind::NotConnected)?;
-        for _ in 0..upload.greetings {
-            link.reply().await?;
-        }
+        link.take_greetings(upload.greetings).await?;
         let reply = link.reply().await?;
         link.greeted.token = self.session.note_token(&link.reply().await?);
         self.session.unnamed.retain(|it| *it != upload.node);
