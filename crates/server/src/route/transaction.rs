@@ -12,22 +12,45 @@ use super::outcome::is_moved;
 use super::sharded::{ShardClient, after, cross_slot, is_keyless, words};
 use super::sink::Sink;
 use crate::commands::Verb;
+use crate::execute::not_in_transaction;
 use crate::failure::Failure;
 use crate::reply::Reply;
+use crate::session::{kept, kept_bytes};
 use crate::shards::keys::keys_of;
 use crate::shards::{ShardMap, slot_of};
 
 /// The transaction of a client of shards.
 pub(super) enum Transaction {
     None,
-    /// After `MULTI`, before the first key. The requests without a key that are queued.
-    Held(Vec<Item>),
+    /// After `MULTI`, before the first key.
+    Held(Held),
     /// At the shard of this place, from `WATCH` or the first key on, and the map that said so.
     At(usize, Arc<ShardMap>),
 }
 
-/// Requests of a transaction that are kept before its first key.
-const HELD_MAX: usize = 1_000;
+/// Bytes of the requests of a transaction that are kept before its first key. A router of many connections counts none of
+/// them, so they are few.
+const HELD_BYTES_MAX: usize = 32 << 10;
+
+/// Requests without a key that are queued.
+#[derive(Default)]
+pub(super) struct Held {
+    items: Vec<Item>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Keeps a request. Returns `false` if it has a key, or there are too many bytes.
+    fn keep(&mut self, item: &Item) -> bool {
+        let bytes = self.bytes + size_of::<Item>() + kept_bytes(&item.request);
+        if !is_keyless(item) || bytes > HELD_BYTES_MAX {
+            return false;
+        }
+        self.bytes = bytes;
+        self.items.push(Item::whole(kept(&item.request).collect()));
+        true
+    }
+}
 
 impl ShardClient {
     /// Returns whether requests are queued for `EXEC`.
@@ -54,7 +77,7 @@ impl ShardClient {
         match std::mem::replace(&mut self.transaction, Transaction::None) {
             Transaction::None => match verb {
                 Some(Verb::Multi) => {
-                    self.transaction = Transaction::Held(Vec::new());
+                    self.transaction = Transaction::Held(Held::default());
                     self.write(&Reply::OK, sink);
                 }
                 Some(Verb::Watch) => self.watch(item, sink).await,
@@ -105,29 +128,33 @@ impl ShardClient {
     /// The first request after `MULTI` that decides the shard, or is kept.
     async fn begin(
         &mut self,
-        mut held: Vec<Item>,
+        mut held: Held,
         item: Item,
         place: Option<usize>,
         sink: &mut Sink<'_>,
     ) {
-        match item.verb() {
+        if held.keep(&item) {
+            self.transaction = Transaction::Held(held);
+            return self.write(&Reply::Simple("QUEUED"), sink);
+        }
+        match item.verb().filter(|_| item.has_right_count()) {
             Some(Verb::Discard) => return self.write(&Reply::OK, sink),
             Some(Verb::Multi) => {
                 self.transaction = Transaction::Held(held);
                 let nested = Failure::fixed("ERR MULTI calls can not be nested");
                 return self.write(&nested.reply(), sink);
             }
-            _ if is_keyless(&item) && held.len() < HELD_MAX => {
-                held.push(item);
-                self.transaction = Transaction::Held(held);
-                return self.write(&Reply::Simple("QUEUED"), sink);
-            }
             _ => {}
+        }
+        if let Some(spec) = item.spec.filter(|_| item.is_about_session()) {
+            // A node that refuses the MULTI would take it, and others would not.
+            self.transaction = Transaction::Held(held);
+            return self.refuse(&not_in_transaction(spec), sink).await;
         }
         let place = place.unwrap_or(self.last);
         self.transaction = Transaction::At(place, self.shards.map());
         let mut items = vec![Item::whole(words(&[b"MULTI"]))];
-        items.append(&mut held);
+        items.append(&mut held.items);
         let before = items.len();
         items.push(item);
         self.send(place, items, before, sink).await;
@@ -210,5 +237,26 @@ impl ShardClient {
             }
         };
         self.client(place).refuse_transaction().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn echo(text: Bytes) -> Item {
+        Item::whole(vec![Bytes::from_static(b"ECHO"), text])
+    }
+
+    #[test]
+    fn what_is_held_before_the_first_key_is_little() {
+        let mut held = Held::default();
+        let buffer = Bytes::from(vec![b'p'; 1 << 20]);
+        let count = (0..2000).take_while(|_| held.keep(&echo(buffer.slice(..5)))).count();
+        assert!((20..200).contains(&count), "{count}");
+        assert!(!Held::default().keep(&echo(buffer.clone())));
+        // It keeps no buffer of the connection.
+        assert_eq!(held.items[0].request[1], b"ppppp"[..]);
+        assert!(buffer.is_unique());
     }
 }

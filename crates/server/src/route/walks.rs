@@ -57,7 +57,9 @@ impl Default for Walks {
 
 impl Walks {
     /// Keeps a walk, and returns its cursor.
-    pub(crate) fn keep(&self, walk: Walk) -> u64 {
+    pub(crate) fn keep(&self, mut walk: Walk) -> u64 {
+        // A part of a reply would keep all of it.
+        walk.after = walk.after.map(|after| Bytes::copy_from_slice(&after));
         let mut kept = self.0.lock();
         kept.newest += 1;
         kept.bytes += walk.bytes();
@@ -75,5 +77,24 @@ impl Walks {
 
     pub(crate) fn get(&self, cursor: u64, partition: &str) -> Option<Walk> {
         self.0.lock().walks.get(&cursor).filter(|walk| &*walk.partition == partition).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shards::Shard;
+
+    #[test]
+    fn a_place_does_not_keep_the_reply_that_named_it() {
+        let nodes = vec!["10.0.0.1:6379".to_owned()];
+        let shard = Shard { name: "a".to_owned(), nodes };
+        let map = Arc::new(ShardMap::first(vec![shard]).unwrap());
+        let reply = Bytes::from(vec![b'k'; 1000]);
+        let after = Some(reply.slice(10..15));
+        let walks = Walks::default();
+        let number = walks.keep(Walk { partition: Arc::from("p"), map, shard: 0, after });
+        assert!(reply.is_unique());
+        assert_eq!(walks.get(number, "p").unwrap().after.unwrap(), b"kkkkk"[..]);
     }
 }

@@ -9,6 +9,7 @@ use server::{
 use crate::client::{Client, options, primary, until};
 use crate::commands::check;
 use crate::route::of_servers;
+use crate::shards;
 
 #[test]
 fn a_command_with_wrong_arguments_ends_and_begins_no_transaction() {
@@ -128,4 +129,20 @@ fn a_login_is_that_of_all_nodes_or_of_none() {
         check(&mut client, &[("SET a 1", "OK"), ("SCID.GET a LEVEL 1", "1")]);
     }
     router.stop();
+}
+
+#[test]
+fn a_transaction_of_shards_that_is_not_at_one_yet_is_as_others() {
+    let service = shards::service(|options| options);
+    let mut client = Client::at(service.router.address());
+    for wrong in ["GET", "EXEC x", "NOTHING"] {
+        let replies = client.pipeline(&["MULTI", wrong, "SET foo 1", "EXEC", "GET foo"]);
+        assert!(replies[1].starts_with("-ERR "), "{replies:?}");
+        assert!(replies[3].starts_with("-EXECABORT "), "{wrong}: {replies:?}");
+        assert_eq!(replies[4], "nil", "{wrong}");
+    }
+    let replies = client.pipeline(&["MULTI", "SELECT other", "EXEC", "SET foo 1", "SELECT 0"]);
+    assert_eq!(replies[1], "-ERR SELECT is not supported in a transaction");
+    assert!(replies[2].starts_with("-EXECABORT "), "{replies:?}");
+    assert_eq!(client.text("GET foo"), "1");
 }
