@@ -27,6 +27,48 @@ pub(super) struct Batch {
     ends_open: bool,
 }
 
+/// The replies to a batch, as far as they have come.
+struct Replies<'a> {
+    items: &'a [(Item, Option<Transaction>)],
+    all: Vec<Bytes>,
+    /// Their bytes that the sink does not have.
+    waiting: usize,
+    /// One of the requests is sent again, and with it all after it.
+    is_repeated: bool,
+}
+
+impl Replies<'_> {
+    fn new(items: &[(Item, Option<Transaction>)]) -> Replies<'_> {
+        Replies { items, all: Vec::with_capacity(items.len()), waiting: 0, is_repeated: false }
+    }
+
+    fn push(&mut self, reply: Bytes) {
+        let is_error = reply.starts_with(b"-");
+        self.all.push(match (self.is_repeated, is_error) {
+            (false, _) => reply,
+            // Its request is sent again. A copy, because a part of a buffer would keep all of it.
+            (true, true) => Bytes::copy_from_slice(&reply),
+            (true, false) => Bytes::new(),
+        });
+        self.waiting += self.all.last().map_or(0, Bytes::len);
+        // A request that is to be sent again stays so: what comes later is a read, or a write that is refused, too.
+        if is_error && !self.is_repeated {
+            self.is_repeated = first_to_repeat(self.items, &self.all) < self.all.len();
+        }
+    }
+
+    /// Gives the replies to the sink. Returns whether a refusal because of slots is among them.
+    fn hand_over(&mut self, sink: &mut Sink<'_>) -> bool {
+        let has_moved = self.all.iter().any(|reply| is_moved(reply));
+        for reply in &mut self.all {
+            sink.out.extend_from_slice(reply);
+            *reply = Bytes::new();
+        }
+        self.waiting = 0;
+        has_moved
+    }
+}
+
 impl Client {
     /// Takes the requests that go to `node` with the first one.
     pub(super) fn gather(
@@ -86,9 +128,10 @@ impl Client {
         let running = node.begin(batch.items.len() as u64, begun);
         let needs: Vec<Option<Need>> =
             batch.items.iter().map(|(item, _)| self.session.need_of(item)).collect();
-        let mut replies = Vec::with_capacity(batch.items.len());
+        let mut replies = Replies::new(&batch.items);
         let parts_from = self.parts_from(&batch);
         let done = self.converse(&batch, &node.address, &mut replies, parts_from, sink).await;
+        let Replies { all: mut replies, .. } = replies;
         let announced = Announcement::among(parts_from, &replies);
         if done.is_err() && announced.is_some() {
             replies.clear();
@@ -145,7 +188,7 @@ impl Client {
         &mut self,
         batch: &Batch,
         address: &str,
-        replies: &mut Vec<Bytes>,
+        replies: &mut Replies<'_>,
         parts_from: u64,
         sink: &mut Sink<'_>,
     ) -> io::Result<()> {
@@ -164,16 +207,14 @@ impl Client {
         }
         link.send(&bytes).await?;
         link.take_greetings(greetings).await?;
-        let mut waiting = 0;
         for (item, _) in &batch.items {
             let reply = match next(link, item).await? {
                 Arrived::Whole(reply) => reply,
                 Arrived::Begun(begin, left) => {
                     // What comes before a request that is sent again is final.
-                    let is_final = first_to_repeat(&batch.items, replies) == replies.len();
+                    let is_final = !replies.is_repeated;
                     if is_final {
-                        self.has_passed_moved |= hand_over(replies, sink);
-                        waiting = 0;
+                        self.has_passed_moved |= replies.hand_over(sink);
                     }
                     pass(link, begin, left, is_final.then_some(&mut *sink)).await?;
                     Bytes::new()
@@ -193,16 +234,14 @@ impl Client {
             if !(begins && reply.starts_with(b"-")) {
                 session.taken(item, node);
             }
-            waiting += reply.len();
             replies.push(named(address, item.reply(node, reply)));
             // Large ones are not kept for what may come after them.
-            if sink.is_full(waiting)
-                && first_to_repeat(&batch.items, replies) == replies.len()
-                && Announcement::among(parts_from, replies).is_none()
+            if sink.is_full(replies.waiting)
+                && !replies.is_repeated
+                && Announcement::among(parts_from, &replies.all).is_none()
             {
-                self.has_passed_moved |= hand_over(replies, sink);
+                self.has_passed_moved |= replies.hand_over(sink);
                 sink.flush().await;
-                waiting = 0;
             }
         }
         if has_token {
@@ -242,16 +281,6 @@ async fn next(link: &mut Link, item: &Item) -> io::Result<Arrived> {
     }
 }
 
-/// Gives replies to the sink. Returns whether a refusal because of slots is among them.
-fn hand_over(replies: &mut [Bytes], sink: &mut Sink<'_>) -> bool {
-    let has_moved = replies.iter().any(|reply| is_moved(reply));
-    for reply in replies {
-        sink.out.extend_from_slice(reply);
-        *reply = Bytes::new();
-    }
-    has_moved
-}
-
 /// Passes on a long reply as it comes, or drops it without a sink.
 async fn pass(
     link: &mut Link,
@@ -281,5 +310,31 @@ async fn pass(
                 return Err(error);
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_that_will_come_again_are_not_kept() {
+        let request = [Bytes::from_static(b"GET"), Bytes::from_static(b"a")];
+        let items: Vec<_> = (0..300).map(|_| (Item::new(request.to_vec()), None)).collect();
+        let mut replies = Replies::new(&items);
+        let large = Bytes::from(vec![b'x'; 1 << 20]);
+        replies.push(large.clone());
+        assert_eq!(replies.waiting, large.len());
+        replies.push(Bytes::from_static(b"-NOTYET wait\r\n"));
+        let before = replies.waiting;
+        for at in 0..298 {
+            replies.push(if at % 2 == 0 { large.clone() } else { large.slice(..10) });
+        }
+        assert_eq!(replies.waiting, before);
+        // The last refusal is in a buffer of its own.
+        let buffer = Bytes::from([b"-NOTYET again\r\n", &large[..]].concat());
+        replies.push(buffer.slice(..15));
+        assert!(buffer.is_unique());
+        assert_eq!(first_to_repeat(&items, &replies.all), 1);
     }
 }
