@@ -355,6 +355,13 @@ impl Cluster {
         self.rounds.fetch_add(1, Ordering::Release);
     }
 
+    /// Asks one node for its role and position.
+    pub(crate) async fn ask_one(&self, at: usize) {
+        if let Some(node) = self.node(at) {
+            node.ask(&self.dialer, self.options.login.as_ref()).await;
+        }
+    }
+
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         Vec::clone(&self.nodes.load())
     }

@@ -1,14 +1,16 @@
 //! A router and a node have one idea of a session, also after commands that the node refuses.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use server::{
     Cluster, ClusterOptions, Limits, Nodes, Options, Place, Policy, Role, Router, Server, Users,
 };
 
-use crate::client::{Client, options, primary, until};
+use crate::client::{Client, encoded, options, primary, text, until};
 use crate::commands::check;
-use crate::route::of_servers;
+use crate::route::{node, of_servers, routed, usual};
 use crate::shards;
 
 #[test]
@@ -145,4 +147,32 @@ fn a_transaction_of_shards_that_is_not_at_one_yet_is_as_others() {
     assert_eq!(replies[1], "-ERR SELECT is not supported in a transaction");
     assert!(replies[2].starts_with("-EXECABORT "), "{replies:?}");
     assert_eq!(client.text("GET foo"), "1");
+}
+
+/// A node that counts how often it is asked for its role.
+fn asked(role: &'static str, count: &Arc<AtomicU64>) -> std::net::SocketAddr {
+    let count = count.clone();
+    node(move |words| {
+        count.fetch_add(u64::from(words[0] == "INFO"), Ordering::SeqCst);
+        Some(usual(role, words))
+    })
+}
+
+#[test]
+fn a_long_value_waits_for_no_other_node_than_its_own() {
+    let counts: [Arc<AtomicU64>; 2] = Default::default();
+    let nodes = vec![asked("master", &counts[0]), asked("slave", &counts[1])];
+    let router = routed(nodes, Policy::Optimal);
+    let mut client = Client::at(router.address());
+    until("the router knows its nodes", || client.text("SCID.NODES").contains("role primary"));
+    let value = "x".repeat(1 << 20);
+    let before = counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+    for _ in 0..5 {
+        client.send(&encoded(&["SET", "a", &value]));
+        assert_eq!(text(&client.receive().unwrap()), "OK");
+    }
+    let after = counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+    // Both are asked in turns, too: a turn may have reached one of them.
+    assert!(after[0] - before[0] + 1 >= after[1] - before[1] + 5, "{before:?} {after:?}");
+    router.stop();
 }

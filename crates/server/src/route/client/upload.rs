@@ -46,7 +46,11 @@ impl Client {
         let item = Item::new(request);
         let until = self.cluster.now().saturating_add(self.cluster.options.wait);
         // A refusal comes too late to send the value to another node.
-        self.cluster.ask().await;
+        match self.node_for(&item, Need::Write) {
+            // The others may take their time.
+            Some(node) => self.cluster.ask_one(node).await,
+            None => self.cluster.ask().await,
+        }
         let node = loop {
             if let Some(node) = self.node_for(&item, Need::Write)
                 && self.link(node).await.is_ok()
