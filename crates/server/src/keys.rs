@@ -13,6 +13,7 @@ use std::hash::BuildHasher;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use siltstone::Slice;
 
 use crate::failure::Failure;
 use crate::reply::Reply;
@@ -137,36 +138,66 @@ impl Scan {
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
         let after = cursors.place(self.cursor, partition)?;
-        let end = Reply::text("0");
-        let Some(mut cursor) = view.cursor()? else {
-            return Ok(Reply::Array(vec![end, Reply::Array(Vec::new())]));
+        let wish = Walk {
+            after: after.as_deref(),
+            pattern: self.pattern.as_deref(),
+            count: self.count,
+            bytes_max,
         };
-        let prefix = self.pattern.as_deref().map_or(&b""[..], literal_prefix);
-        match &after {
-            Some(after) => cursor.seek_after(after)?,
-            None => cursor.seek(prefix)?,
+        let page = wish.run(view, |key| view.shows(key))?;
+        let number = match page.last {
+            Some(last) => {
+                cursors.keep(Place { partition: partition.to_owned(), after: last.to_vec() })
+            }
+            None => 0,
+        };
+        Ok(Reply::Array(vec![Reply::text(number.to_string()), Reply::Array(page.keys)]))
+    }
+}
+
+/// A walk from the last key on that was looked at.
+struct Walk<'a> {
+    after: Option<&'a [u8]>,
+    pattern: Option<&'a [u8]>,
+    /// The most entries to look at, and the bytes of keys from which on it looks at no more.
+    count: i64,
+    bytes_max: usize,
+}
+
+/// The keys of a page, and the last one that was looked at; `None` at the end of the walk.
+struct Page {
+    keys: Vec<Reply>,
+    last: Option<Slice>,
+}
+
+impl Walk<'_> {
+    /// Looks at the next entries.
+    fn run(&self, view: &View<'_>, shows: impl Fn(&[u8]) -> bool) -> Result<Page, Failure> {
+        let mut page = Page { keys: Vec::new(), last: None };
+        let Some(mut cursor) = view.cursor()? else { return Ok(page) };
+        let prefix = self.pattern.map_or(&b""[..], literal_prefix);
+        match self.after {
+            Some(after) if after >= prefix => cursor.seek_after(after)?,
+            // Also of a walk that had another pattern until now.
+            _ => cursor.seek(prefix)?,
         }
-        let mut keys = Vec::new();
-        let mut last = None;
         let mut bytes = 0;
         for _ in 0..self.count {
-            if bytes > bytes_max {
+            if !cursor.valid() || !cursor.key().starts_with(prefix) || bytes > self.bytes_max {
                 break;
             }
-            if !cursor.valid() || !cursor.key().starts_with(prefix) {
-                return Ok(Reply::Array(vec![end, Reply::Array(keys)]));
-            }
-            let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
-            if is_match && view.shows(cursor.key()) {
+            let is_match = self.pattern.is_none_or(|it| matches(it, cursor.key()));
+            if is_match && shows(cursor.key()) {
                 bytes += cursor.key().len();
-                keys.push(Reply::Value(cursor.key_slice()));
+                page.keys.push(Reply::Value(cursor.key_slice()));
             }
-            last = Some(cursor.key_slice());
+            page.last = Some(cursor.key_slice());
             cursor.next()?;
         }
-        let after = last.map(|last| last.to_vec()).unwrap_or_default();
-        let number = cursors.keep(Place { partition: partition.to_owned(), after });
-        Ok(Reply::Array(vec![Reply::text(number.to_string()), Reply::Array(keys)]))
+        if !cursor.valid() || !cursor.key().starts_with(prefix) {
+            page.last = None;
+        }
+        Ok(page)
     }
 }
 
@@ -204,33 +235,14 @@ impl PageOf {
         slots: &SlotSet,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let mut keys = Vec::new();
-        let mut last = Reply::Nil;
-        let Some(mut cursor) = view.cursor()? else {
-            return Ok(Reply::Array(vec![last, Reply::Array(keys)]));
+        let wish = Walk {
+            after: self.after.as_deref(),
+            pattern: self.pattern.as_deref(),
+            count: self.count,
+            bytes_max,
         };
-        let prefix = self.pattern.as_deref().map_or(&b""[..], literal_prefix);
-        match &self.after {
-            Some(after) if after[..] >= *prefix => cursor.seek_after(after)?,
-            _ => cursor.seek(prefix)?,
-        }
-        let mut bytes = 0;
-        for _ in 0..self.count {
-            if !cursor.valid() || !cursor.key().starts_with(prefix) || bytes > bytes_max {
-                break;
-            }
-            let is_match = self.pattern.as_deref().is_none_or(|it| matches(it, cursor.key()));
-            if is_match && slots.has(cursor.key()) {
-                bytes += cursor.key().len();
-                keys.push(Reply::Value(cursor.key_slice()));
-            }
-            last = Reply::Value(cursor.key_slice());
-            cursor.next()?;
-        }
-        if !cursor.valid() || !cursor.key().starts_with(prefix) {
-            last = Reply::Nil;
-        }
-        Ok(Reply::Array(vec![last, Reply::Array(keys)]))
+        let page = wish.run(view, |key| slots.has(key))?;
+        Ok(Reply::Array(vec![Reply::value(page.last), Reply::Array(page.keys)]))
     }
 }
 

@@ -210,6 +210,21 @@ fn a_walk_returns_each_key_that_stays_exactly_once() {
 
 /// A batch keeps a refused operation for its commit, and has no operation then.
 #[test]
+fn a_walk_with_another_pattern_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = primary(folder.path());
+    let mut client = Client::new(&server);
+    check(&mut client, &[("MSET aa 1 ab 1 ba 1 bb 1", "OK")]);
+    let page = client.text("SCAN 0 MATCH a* COUNT 1");
+    let cursor = page[1..].split(' ').next().unwrap();
+    for (pattern, expected) in [("a", "ab"), ("b", "ba bb"), ("", "ab ba bb"), ("aa", "")] {
+        let line = format!("SCAN {cursor} MATCH {pattern}* COUNT 10");
+        check(&mut client, &[(&line, &format!("[0 [{expected}]]"))]);
+    }
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_key_that_the_engine_refuses_is_no_empty_change() {
     let folder = tempfile::tempdir().unwrap();
     let server = primary(folder.path());
