@@ -201,7 +201,7 @@ pub(crate) fn attach(
 }
 
 /// Runs `look` on the newest state of a partition that is there; `None` if there is no partition.
-fn newest<T>(
+pub(crate) fn newest<T>(
     secondary: &Secondary,
     name: &str,
     look: impl Fn(&Reading) -> Result<T>,

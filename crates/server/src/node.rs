@@ -126,6 +126,9 @@ impl Node {
         secondary: Secondary,
         options: NodeOptions,
     ) -> Result<Node> {
+        if options.shard.is_some() {
+            check_shard(&secondary, options.shard.as_deref())?;
+        }
         expiry::check_reader(&secondary, &options.expiring, &options.large, false)?;
         let reader = Reader::new(secondary, options.shard.clone());
         Ok(Node::new(place, Role::Reader(reader), options))
@@ -171,6 +174,8 @@ impl Node {
         }
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
+        // What the begin of a primary refuses is refused here: after the takeover there would be no primary.
+        check_shard(&reader.secondary, self.shard.as_deref())?;
         expiry::check_reader(&reader.secondary, &self.expiring, &self.large, true)?;
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
@@ -261,6 +266,13 @@ impl Node {
             Role::Reader(_) => Ok(()),
         }
     }
+}
+
+/// Refuses a database whose record is damaged, or that of another shard, as far as a reader knows. A look may ask a bucket.
+fn check_shard(secondary: &Secondary, name: Option<&str>) -> Result<()> {
+    let stored = expiry::newest(secondary, NOTES, |notes| notes.get(ENTRY))?.flatten();
+    let record = stored.map(|bytes| Record::decode(&bytes)).transpose()?;
+    named(record, name).map(drop)
 }
 
 /// Begins to serve an open database as its primary.

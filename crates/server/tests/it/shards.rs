@@ -374,3 +374,24 @@ fn a_shard_refuses_keys_of_other_slots() {
     assert_eq!(to_b.text("SCAN 0"), "[0 [bar foo]]");
     assert_eq!(to_a.text("SCAN 0"), "[0 []]");
 }
+
+#[test]
+fn a_node_of_another_shard_takes_nothing_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = folder.path().join("a");
+    let one = crate::client::primary(&a);
+    // It is no shard yet.
+    let early = node(&a, Role::Reader, "b");
+    drop(one);
+    let one = node(&a, Role::Primary, "a");
+    mover(&folder.path().join("map")).create(vec![shard("a", &[&one])]).unwrap();
+    let mut client = Client::new(&one);
+    assert_eq!(client.text("SET foo 1"), "OK");
+    let wrong = "this database is shard a, and not b";
+    assert!(Client::new(&early).text("SCID.PROMOTE").contains(wrong));
+    assert_eq!(client.text("SET foo 2"), "OK");
+    let options = Options { shard: Some("b".to_owned()), ..client::options() };
+    let refused = Server::start(Place::folder(&a), Role::Reader, options).err();
+    assert!(refused.unwrap().to_string().contains(wrong));
+    assert_eq!(client.text("INCR foo"), "3");
+}
