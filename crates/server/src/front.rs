@@ -25,6 +25,11 @@ use crate::tls::{self, Acceptor};
 /// Threads for each core: a read from the disk blocks one.
 const THREADS_PER_CORE: usize = 4;
 
+/// Threads for work that may wait. They start when they are needed.
+const BLOCKING_THREADS: usize = 512;
+/// Reads that wait for a primary at one time. The other threads are for work that goes on, such as the answer to `INFO`.
+pub(crate) const WAITING_READS: usize = BLOCKING_THREADS / 2;
+
 /// Time after which the system asks whether a silent client is still there, as Redis does.
 const ALIVE: Duration = Duration::from_secs(300);
 
@@ -175,6 +180,7 @@ pub(crate) fn runtime(name: &str, threads: Option<usize>) -> Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads.unwrap_or(cores * THREADS_PER_CORE))
+        .max_blocking_threads(BLOCKING_THREADS)
         .thread_name(name)
         .enable_all()
         .build()

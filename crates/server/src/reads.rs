@@ -56,7 +56,12 @@ pub(crate) fn read(
             owned_by_primary(shared, session, primary, wish, (level, may_weaken), &mut work)?
         }
         Role::Reader(reader) => {
-            owned_by_reader(shared, session, reader, wish, (level, may_weaken), &mut work)?
+            let may_wait = wish.patience == Patience::MayWait;
+            // One more would leave the other work no thread. It catches up, and waits for nothing.
+            let place = may_wait.then(|| shared.waiting.try_acquire().ok()).flatten();
+            let wait = place.as_ref().map_or(Duration::ZERO, |_| shared.options.wait);
+            let terms = Terms { level, may_weaken, wait };
+            owned_by_reader(shared, session, reader, wish, terms, &mut work)?
         }
     };
     session.read(served);
@@ -111,17 +116,26 @@ fn owned_by_primary(
     }
 }
 
+/// The level of a read of a reader.
+#[derive(Clone, Copy)]
+struct Terms {
+    level: Level,
+    /// A weaker level is better than none.
+    may_weaken: bool,
+    wait: Duration,
+}
+
 /// As [`of_reader`], on slots that the shard owned as of the read.
 fn owned_by_reader(
     shared: &Shared,
     session: &Session,
     reader: &Reader,
     wish: &Read<'_>,
-    (mut level, may_weaken): (Level, bool),
+    mut terms: Terms,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let Some(mut used) = reader.record(Level::Eventual, Duration::ZERO)? else {
-        return of_reader(shared, session, reader, wish, (level, may_weaken), None, work);
+        return of_reader(shared, session, reader, wish, terms, None, work);
     };
     if wish.patience == Patience::MustNotWait {
         // It looks at two partitions, and may read again.
@@ -130,17 +144,17 @@ fn owned_by_reader(
     for _ in 0..ATTEMPTS {
         let is_known = reader.partition(&session.partition)?.is_some();
         let owned = Some(used.clone());
-        let done = of_reader(shared, session, reader, wish, (level, may_weaken), owned, work)?;
+        let done = of_reader(shared, session, reader, wish, terms, owned, work)?;
         let as_of = done.1.as_of;
         // The slots as of the read or later. Levels 1 and 2 are about the present: the partition may have seen no commit
         // since the slots were given away. A partition that is not there yet has no commit of its own.
-        let at = match level {
+        let at = match terms.level {
             _ if !is_known => Level::Strong,
             Level::Strong | Level::Bounded { .. } if done.1.level < 3 => Level::Strong,
             _ if as_of.epoch.0 == 0 => Level::Eventual,
             _ => Level::Session(as_of),
         };
-        let Some(now) = reader.record(at, shared.options.wait)? else { return Ok(done) };
+        let Some(now) = reader.record(at, terms.wait)? else { return Ok(done) };
         wish.keys.check(&now)?;
         let is_same = Arc::ptr_eq(&used, &now) || used == now;
         if is_same && (now.is_whole_at(as_of) || !is_known) {
@@ -148,10 +162,10 @@ fn owned_by_reader(
         }
         if !now.is_whole_at(as_of) {
             // Slots have come since.
-            match level {
-                Level::Eventual => level = Level::Session(now.since),
+            match terms.level {
+                Level::Eventual => terms.level = Level::Session(now.since),
                 Level::Session(token) if !newest(token, now.since) => {
-                    level = Level::Session(now.since);
+                    terms.level = Level::Session(now.since);
                 }
                 // The partition may have no commit since, so its newest one shows nothing.
                 Level::Strong | Level::Bounded { .. } | Level::Prefix => {
@@ -240,7 +254,7 @@ fn of_reader(
     session: &Session,
     reader: &Reader,
     wish: &Read<'_>,
-    (level, may_weaken): (Level, bool),
+    terms: Terms,
     owned: Option<Arc<Record>>,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
@@ -249,7 +263,7 @@ fn of_reader(
     if shared.node.place.is_bucket() && !may_wait {
         return Err(Failure::MayWait);
     }
-    let wait = if may_wait { shared.options.wait } else { Duration::ZERO };
+    let Terms { level, may_weaken, wait } = terms;
     let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
     let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
     let may_stream = !wish.is_many;
@@ -284,7 +298,8 @@ fn of_reader(
         Ok(done) => done,
         // The commit of the token is lost. The read has not asked for it: its level was predicted.
         Err(error) if error.kind() == ErrorKind::SessionLost && may_weaken => {
-            of_reader(shared, session, reader, wish, (Level::Eventual, true), owned, work)
+            let eventual = Terms { level: Level::Eventual, ..terms };
+            of_reader(shared, session, reader, wish, eventual, owned, work)
         }
         Err(error) if error.kind() == ErrorKind::Behind && !may_wait => Err(Failure::MayWait),
         Err(_) if may_weaken && !may_wait => Err(Failure::MayWait),
@@ -303,10 +318,12 @@ fn split<T>(done: Result<T, Failure>) -> EngineResult<Result<T, Failure>> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use siltstone::SeqNo;
 
     use super::*;
     use crate::commands::{COMMANDS, find};
     use crate::front::Front;
+    use crate::level::Wanted;
     use crate::node::{Node, NodeOptions};
     use crate::options::Options;
     use crate::place::Place;
@@ -350,5 +367,45 @@ mod tests {
         assert_eq!(count, 1);
         drop(role);
         shared.node.close().unwrap();
+    }
+
+    /// Reads the key `a` at level 1, or at level 3 with a token.
+    fn get(shared: &Shared, token: Option<Commit>) -> Result<Reply, Failure> {
+        let level = Some(Wanted::Number(if token.is_some() { 3 } else { 1 }));
+        let asked = Asked { level, token, ..Asked::default() };
+        let arguments = [Bytes::from("a")];
+        let keys = Keys::Of(&COMMANDS[find(b"GET").unwrap()], &arguments);
+        let wish = Read { asked, is_many: false, patience: Patience::MayWait, keys };
+        let mut session = Session::new(1, shared);
+        read(shared, &mut session, &wish, |view| Ok(Reply::value(view.get(b"a")?)))
+    }
+
+    /// Otherwise the reads that wait take all threads, and a router that asks the node would call it down.
+    #[test]
+    fn more_than_some_reads_do_not_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let [primary, node] = [true, false].map(|is_primary| {
+            Node::open(Place::folder(folder.path()), is_primary, NodeOptions::default()).unwrap()
+        });
+        let Role::Primary(role) = &*primary.role() else { panic!("the primary") };
+        role.created("default").unwrap().put("a", "1").unwrap();
+        let options = Options { wait: Duration::from_secs(60), ..Options::default() };
+        let begun = options.clock.now();
+        let front = Front::new(options.limits, None);
+        let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());
+        let many = u32::try_from(crate::front::WAITING_READS).unwrap();
+        let waiting = shared.waiting.try_acquire_many(many).unwrap();
+        let token = Commit { seq: SeqNo::new(1_000).unwrap(), ..role.latest() };
+        let refused = get(&shared, Some(token)).unwrap_err();
+        assert!(
+            matches!(&refused, Failure::Engine(it) if it.kind() == ErrorKind::Behind),
+            "{refused:?}"
+        );
+        assert!(shared.options.clock.now().saturating_sub(begun) < Duration::from_secs(50));
+        // It catches up as others do.
+        assert!(matches!(get(&shared, None), Ok(Reply::Value(value)) if value == b"1"[..]));
+        drop(waiting);
+        shared.node.close().unwrap();
+        primary.close().unwrap();
     }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
-use crate::front::Front;
+use crate::front::{Front, WAITING_READS};
 use crate::health::{Reason, reasons};
 use crate::keys::Cursors;
 use crate::metrics::Metrics;
@@ -22,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) predictor: Option<Predictor>,
     pub(crate) front: Arc<Front>,
     pub(crate) address: std::net::SocketAddr,
+    /// One permit for each read of a reader that may wait for the primary.
+    pub(crate) waiting: Semaphore,
     /// The last look at the health of the database, and its time.
     health: Mutex<Option<(Duration, Arc<[Reason]>)>>,
 }
@@ -41,7 +44,8 @@ impl Shared {
         let predictor = options.predict.then(Predictor::new);
         let metrics = Metrics::default();
         let health = Mutex::new(None);
-        Shared { options, node, cursors, metrics, predictor, front, address, health }
+        let waiting = Semaphore::new(WAITING_READS);
+        Shared { options, node, cursors, metrics, predictor, front, address, waiting, health }
     }
 
     /// The last look at the health of the database, if it is new enough. Does not wait.
