@@ -45,7 +45,7 @@ const PARTS: [Part; 26] = [
     users("crates/typed/", [0, 0, 0]),
     users("crates/cli/", [0, 13, 0]),
     tests("crates/encryption/", [0, 0, 0]),
-    tests("crates/lsm-core/", [0, 25, 0]),
+    tests("crates/lsm-core/", [0, 24, 0]),
     tests("crates/metahive/", [0, 11, 0]),
     tests("crates/largeval/", [0, 0, 0]),
     tests("crates/remote/", [0, 1, 0]),

@@ -7,7 +7,11 @@ use crate::source::read;
 
 const TABLE: &str = "src/metrics.rs";
 const PAGE: &str = "docs/metrics.md";
-const STATISTICS: [&str; 2] = ["crates/lsm-core/src/stats.rs", "crates/lsm-core/src/db/health.rs"];
+const STATISTICS: [&str; 3] = [
+    "crates/lsm-core/src/stats.rs",
+    "crates/lsm-core/src/hooks/store_stats.rs",
+    "crates/lsm-core/src/db/health.rs",
+];
 /// The fields that hold other statistics, or name them, and the one that the statistics name otherwise
 /// (`read_only_because`).
 const PARTS: [&str; 5] = ["partitions", "name", "levels", "value_store", "read_only"];

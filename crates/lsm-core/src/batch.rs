@@ -89,7 +89,7 @@ impl SectionBuilder {
     }
 
     /// The checksums of each operation, of the bytes that it was made of.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub fn sums(&self) -> &[OperationChecksum] {
         &self.sums
     }

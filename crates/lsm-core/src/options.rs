@@ -119,7 +119,7 @@ pub struct Options {
     /// `true` if point reads and cursors may read tables through memory mappings of their files, as LMDB and
     /// LevelDB do, on Linux, with the feature `mmap`, on file systems that are known to support it. Only
     /// tables without compression, of up to about 50,000 blocks (200 MiB with blocks of 4 KiB), are mapped;
-    /// [`Stats::mapped_table_bytes`](crate::stats::Stats::mapped_table_bytes) says how much it is. Their
+    /// `Stats::mapped_table_bytes` says how much it is. Their
     /// blocks take no room in the block cache. For data that are much larger than the cache and fit into the
     /// memory of the machine, point reads take half of the time. A point read verifies the checksum of a
     /// block only the first time. If the device fails later, the process can end with a signal, where a read
@@ -225,7 +225,7 @@ fn at_most(name: &str, got: u64, most: u64) -> Result<()> {
 }
 
 /// Returns an error unless 0 or a rate that a database can work with.
-pub(crate) fn check_background_rate(bytes_per_second: u64) -> Result<()> {
+pub fn check_background_rate(bytes_per_second: u64) -> Result<()> {
     if bytes_per_second == 0 || bytes_per_second >= BACKGROUND_BYTES_PER_SECOND_MIN {
         return Ok(());
     }
@@ -239,7 +239,7 @@ pub(crate) fn check_background_rate(bytes_per_second: u64) -> Result<()> {
 impl Options {
     /// Memory that all memtables may take: one write buffer that takes writes, and two sealed ones. When the
     /// first is sealed too, writes stop.
-    pub(crate) fn memtable_bytes_max(&self) -> u64 {
+    pub fn memtable_bytes_max(&self) -> u64 {
         self.write_buffer_bytes.saturating_mul(3)
     }
 
@@ -370,7 +370,7 @@ impl PartitionOptions {
 impl PartitionOptions {
     /// Checks what this build can do for the partition `name`, apart from ranges. Stored options are not checked so:
     /// a partition that another build has set can still be read as far as its files allow.
-    pub(crate) fn check_built_in(&self, name: &str) -> Result<()> {
+    pub fn check_built_in(&self, name: &str) -> Result<()> {
         if self.compression.is_built_in() {
             return Ok(());
         }

@@ -5,28 +5,14 @@
 
 mod display;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// Its value.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+pub use crate::hooks::ValueStoreStats;
+use crate::types::Counter;
 
 /// Everything that is counted since the open.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     /// Bytes of keys and values that were written by the application.
     pub user_bytes: Counter,
     /// Batches committed.
@@ -76,49 +62,6 @@ pub struct LevelStats {
     pub entry_count: u64,
     /// Number of tombstones among the entries.
     pub tombstone_count: u64,
-}
-
-/// The chunk files of the value store of a partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ValueStoreStats {
-    /// Number of chunk files on disk.
-    pub chunk_count: u64,
-    /// Length of all chunk files, in bytes, with those that could not be removed yet.
-    pub bytes: u64,
-    /// Bytes of values that tables name.
-    pub live_bytes: u64,
-    /// Bytes of values that no table names yet, with those that are being written.
-    pub pending_bytes: u64,
-    /// Bytes that no new reader reaches; background work frees them.
-    pub dead_bytes: u64,
-    /// Bytes among the dead ones that readers of an older version may hold.
-    pub pinned_bytes: u64,
-    /// Chunk files made since the open.
-    pub created_count: u64,
-    /// Chunk files since the open that take no more values.
-    pub sealed_count: u64,
-    /// Chunk files removed since the open.
-    pub reclaimed_count: u64,
-    /// Bytes appended to chunk files since the open.
-    pub written_bytes: u64,
-    /// Bytes of values that compactions moved since the open; a part of the bytes written.
-    pub moved_bytes: u64,
-    /// Length of the chunk files removed since the open, in bytes.
-    pub reclaimed_bytes: u64,
-    /// Failed syncs of chunk files since the open.
-    pub sync_failure_count: u64,
-    /// The last failed sync of a chunk file, while the file has values that no table names yet. Flushes write
-    /// them to other files.
-    pub failure: Option<String>,
-    /// The reason why values are not moved out of chunk files with much garbage, if they are not: it names
-    /// the bytes that have to be free, or the error. They are tried again when there is room, and after some
-    /// time.
-    pub unmoved: Option<String>,
-    /// The error of the last large value that was put, if it could not be written. One for lack of space is
-    /// left out as soon as there is room for the value.
-    pub refused: Option<String>,
 }
 
 /// One partition.

@@ -38,6 +38,8 @@
 
 mod asked;
 mod damaged;
+#[cfg(any(test, feature = "internals"))]
+pub mod drawing;
 mod export_range;
 mod fifo;
 mod fill;
@@ -74,8 +76,6 @@ pub use place::ingest_level;
 pub use rules::{DropDecision, DropRules, KeyBelow};
 pub use run::{Erased, Merge, RunContext};
 pub use split::Split;
-#[cfg(test)]
-pub(crate) use tests::drawing;
 
 use crate::types::{FileNo, SeqNo};
 use crate::version::{SstMeta, Table, UserRange};
@@ -269,8 +269,8 @@ impl Busy {
     }
 
     /// Returns `true` if no job runs.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
+    #[cfg(any(test, feature = "internals"))]
+    pub fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }
 

@@ -1,14 +1,12 @@
 //! The picker on levels as a person draws them, the survival rules against an oracle, and both
 //! together in a simulated tree with jobs that overlap in time.
 
-pub(crate) mod drawing;
 mod folds;
 mod simulated;
 
 use std::fmt::Write;
 
-use drawing::{draw, empty, seq};
-
+use super::drawing::{draw, empty, seq};
 use super::split::Measure;
 use super::*;
 use crate::types::{

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tracing::Level;
 
 use crate::error::{Error, Result};
-use crate::hooks::{Event, EventListener, EventQueue, catch};
+use crate::hooks::{Event, EventListener, EventQueue, catch, trace};
 use crate::types::Process;
 
 thread_local! {
@@ -162,34 +162,6 @@ impl Events {
         } else {
             trace(&Event::BackgroundError(error));
         }
-    }
-}
-
-/// An event as a line of the application's log.
-fn trace(event: &Event) {
-    match event {
-        Event::Flushed { partition, bytes, took } => {
-            tracing::info!(partition, bytes, ?took, "flushed");
-        }
-        Event::Compacted { partition, level_from, level_to, read_bytes, written_bytes, took } => {
-            let from = level_from;
-            let to = level_to;
-            tracing::info!(partition, from, to, read_bytes, written_bytes, ?took, "compacted");
-        }
-        Event::StallChanged { partition, pressure_permille, reason } => {
-            tracing::info!(partition, pressure_permille, reason, "stall changed");
-        }
-        Event::Corruption(damage) => tracing::error!(%damage, "corruption"),
-        Event::Repaired { partition, source, .. } => {
-            tracing::warn!(partition, source, "repaired an entry");
-        }
-        Event::ChunkChanged { partition, path, change, bytes } => {
-            tracing::info!(partition, path = %path.display(), ?change, bytes, "chunk file changed");
-        }
-        Event::Quarantined { damage, .. } => tracing::error!(%damage, "an entry is beyond repair"),
-        Event::BackgroundError(error) => tracing::error!(%error, "background work failed"),
-        Event::Resumed => tracing::info!("writes are accepted again"),
-        Event::ClockJumped(jump) => tracing::warn!("{jump}"),
     }
 }
 

@@ -79,11 +79,9 @@ impl PartitionHealth {
         let options = &view.version.options;
         let debt = compaction_debt(&view.version);
         let level0 = view.version.levels[0].tables().len() as u64;
-        let trigger = match options.compaction_style {
-            CompactionStyle::Leveled => u64::from(options.level0_tables),
-            // No compaction would merge them, so their number delays no writer.
-            CompactionStyle::Fifo { .. } => u64::MAX,
-        };
+        // Where no compaction merges them, their number delays no writer.
+        let is_merged = options.compaction_style == CompactionStyle::Leveled;
+        let trigger = if is_merged { u64::from(options.level0_tables) } else { u64::MAX };
         PartitionHealth {
             name: partition.name.to_string(),
             compaction_debt_bytes: gauge(debt, options.level_base_bytes, DEBT_SOFT, DEBT_HARD),

@@ -26,6 +26,7 @@ pub(super) mod claims;
 mod counts;
 mod held;
 mod room;
+mod write_fence;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -156,7 +156,7 @@ pub(super) fn partition(logged: bool) -> Arc<PartitionState> {
 /// As [`partition`], with this id.
 pub(super) fn partition_with(id: u32, logged: bool) -> Arc<PartitionState> {
     let mut version = version_of(id, &format!("partition-{id}"));
-    version.options = Arc::new(PartitionOptions { logged, ..PartitionOptions::default() });
+    version.options = Arc::new(PartitionOptions::new().logged(logged));
     Arc::new(PartitionState::alone(version, PartitionHooks::default()))
 }
 

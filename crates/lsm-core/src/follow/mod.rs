@@ -331,8 +331,7 @@ impl Follower {
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
         // No cache: verification reads every block once, past every cache.
-        let options_without_cache =
-            Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
+        let options_without_cache = Options::new().cache_bytes(0).write_buffer_bytes(256 << 20);
         verify_live(|| self.db_builder(&options_without_cache), &inner.dir, options)
     }
 

@@ -7,11 +7,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::ValueStoreStats;
 use super::catch::HookId;
 use super::{StoreContext, StoreFigures, StoreSection, ValueStore, ValueStoreFactory};
 use crate::error::{Error, Result};
 use crate::limits::FORMAT_VALUE_BYTES_MAX;
-use crate::stats::ValueStoreStats;
 
 /// The value store of a partition, with its name and its threshold.
 pub struct AttachedStore {
@@ -40,7 +40,7 @@ impl AttachedStore {
     }
 
     /// A store by itself, which takes no values.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub fn alone(store: Arc<dyn ValueStore>) -> Arc<AttachedStore> {
         let hook = HookId { partition: "p".into(), kind: "value store", name: "alone".into() };
         Arc::new(AttachedStore { hook, store, threshold_bytes: u64::MAX.into() })

@@ -32,6 +32,8 @@ mod repair;
 mod sealer;
 mod store;
 mod store_context;
+mod store_stats;
+mod trace;
 mod verify;
 
 use std::sync::Arc;
@@ -60,13 +62,15 @@ pub use store::{
 pub use store_context::{
     ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,
 };
+pub use store_stats::ValueStoreStats;
+pub use trace::trace;
 pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedBlock, VerifiedEntry, Verifier};
 
-pub(crate) use catch::{catch, catch_blamed, catch_engine};
-pub(crate) use expiry::KnownAgeing;
-pub(crate) use guarded::{JobFilter, guarded_filter};
-pub(crate) use repair::{Findings, Inject, JobFindings};
-pub(crate) use store_context::OpenWishes;
+pub use catch::{catch, catch_blamed, catch_engine};
+pub use expiry::KnownAgeing;
+pub use guarded::{JobFilter, guarded_filter};
+pub use repair::{Findings, Inject, JobFindings};
+pub use store_context::OpenWishes;
 
 use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
 
@@ -236,7 +240,7 @@ impl Hooks {
     }
 
     /// Returns `true` if it has a filter of this name.
-    pub(crate) fn names_filter(&self, name: &str) -> bool {
+    pub fn names_filter(&self, name: &str) -> bool {
         self.filters.iter().any(|filter| filter.name() == name)
     }
 
@@ -258,7 +262,7 @@ pub struct PartitionHooks {
     pub operator: Option<Arc<AttachedOperator>>,
     /// The store from which a job reads the values below operands, if it gives the partition's store none: of an
     /// export.
-    pub(crate) base_values: Option<Arc<AttachedStore>>,
+    pub base_values: Option<Arc<AttachedStore>>,
     /// The rules that the engine enforces, also for hooks whose code is missing.
     pub rules: Rules,
     /// A hook that the partition cannot do without and whose code is missing.
@@ -266,7 +270,7 @@ pub struct PartitionHooks {
     /// The names of filters whose code is missing and that the partition can do without.
     pub absent: Vec<String>,
     /// See [`PartitionHooks::ageing`].
-    pub(crate) ageing: KnownAgeing,
+    pub ageing: KnownAgeing,
 }
 
 impl PartitionHooks {

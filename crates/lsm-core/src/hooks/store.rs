@@ -47,9 +47,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Entry;
+use super::ValueStoreStats;
 use super::store_context::{ChunkId, StoreContext, StoreSection};
 use crate::error::{Error, Result};
-use crate::stats::ValueStoreStats;
 use crate::types::Process;
 
 /// A factory of the value stores of partitions.

@@ -90,7 +90,7 @@ pub struct OtherWriter {
 
 impl OtherWriter {
     /// One that deletes nothing as long as the file `lease` is there.
-    pub(crate) fn new(
+    pub fn new(
         lease: Option<PathBuf>,
         newest: impl Fn(PartitionId) -> Option<Vec<StoreSection>> + Send + Sync + 'static,
     ) -> OtherWriter {
@@ -152,9 +152,11 @@ struct Wished {
 
 /// Wishes that are not fulfilled yet.
 #[derive(Default)]
-pub(crate) struct OpenWishes {
-    pub(crate) log_sync: bool,
-    pub(crate) flushes: BTreeSet<PartitionId>,
+pub struct OpenWishes {
+    /// The log is to be synced.
+    pub log_sync: bool,
+    /// Partitions whose active memtable is to be flushed.
+    pub flushes: BTreeSet<PartitionId>,
 }
 
 impl StoreWishes {
@@ -178,12 +180,12 @@ impl StoreWishes {
     }
 
     /// Returns `true` if files are to be removed.
-    pub(crate) fn has_removals(&self) -> bool {
+    pub fn has_removals(&self) -> bool {
         !self.0.removals.lock().is_empty()
     }
 
     /// Returns each partition with files that are to be removed once.
-    pub(crate) fn take_removals(&self) -> BTreeSet<PartitionId> {
+    pub fn take_removals(&self) -> BTreeSet<PartitionId> {
         std::mem::take(&mut *self.0.removals.lock())
     }
 
@@ -196,7 +198,7 @@ impl StoreWishes {
 
     /// Returns each wish once.
     #[inline]
-    pub(crate) fn take(&self) -> Option<OpenWishes> {
+    pub fn take(&self) -> Option<OpenWishes> {
         // Loaded first: a swap at each commit would be an exclusive access to the line.
         let any = self.0.any.load(Ordering::Relaxed) && self.0.any.swap(false, Ordering::Relaxed);
         any.then(|| std::mem::take(&mut *self.0.open.lock()))

@@ -42,6 +42,8 @@
 
 /// Implements [`InternalIter`] but for `key` for an enum of cursors: each call goes to the cursor of the present
 /// variant. A `dyn InternalIter` would be shorter, and would make each step of every merge a virtual call.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward_to_variants {
     ($cursors:ident: $($variant:ident),+) => {
         #[inline]
@@ -116,7 +118,7 @@ use crate::types::{KeyRef, SeqNo, Trailer};
 
 pub use dead_walk::{DeadEntries, DeadRange};
 pub use floors::Floors;
-pub(crate) use forward_to_variants;
+pub use forward_to_variants;
 pub use merge::{MergeIter, MergeSource};
 pub use visible::VisibleIter;
 

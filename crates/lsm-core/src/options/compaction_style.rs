@@ -34,7 +34,7 @@ pub enum CompactionStyle {
 
 impl CompactionStyle {
     /// Returns `true` if tables go by their age.
-    pub(crate) fn has_age(self) -> bool {
+    pub fn has_age(self) -> bool {
         matches!(self, CompactionStyle::Fifo { seconds_max, .. } if seconds_max != u64::MAX)
     }
 }

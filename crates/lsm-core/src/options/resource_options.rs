@@ -105,7 +105,7 @@ impl ResourceOptions {
     }
 
     /// Checks every range.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         at_least("write_buffer_bytes", self.write_buffer_bytes, 4 << 10)?;
         at_most("write_buffer_bytes", self.write_buffer_bytes, 1 << 40)?;
         at_least("flush_threads", self.flush_threads as u64, 1)?;

@@ -20,8 +20,7 @@ use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedOperator, AttachedStore, PartitionHooks, Rules};
 use crate::memtable::{Memtable, SharedOperator, SlabPool};
 use crate::options::{CompactionStyle, PartitionOptions};
-use crate::stats::Counter;
-use crate::types::{KeyForm, MemtableId, PartitionId};
+use crate::types::{Counter, KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
 pub use view::ReadView;
@@ -72,7 +71,7 @@ pub struct PartitionState {
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
     /// Entries that flushes and compactions have removed since the open because they had expired.
-    pub(crate) expired_removed: Counter,
+    pub expired_removed: Counter,
     /// The work list of the database; it has an entry for everything that the view holds.
     work: Arc<WorkList>,
 }
@@ -98,7 +97,7 @@ impl PartitionState {
     }
 
     /// As [`PartitionState::new`], by itself.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub fn alone(version: PartitionVersion, hooks: PartitionHooks) -> PartitionState {
         let slabs = Arc::new(SlabPool::new(0));
         PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default())

@@ -25,7 +25,7 @@ pub enum RemainingTime {
 impl RemainingTime {
     /// The time that an entry of this user key has at `unix_time`; `value` is `None` if it is stored apart. `hooks` are
     /// those of its partition.
-    pub(crate) fn of(
+    pub fn of(
         hooks: &PartitionHooks,
         key: &[u8],
         value: Option<&[u8]>,
@@ -54,9 +54,12 @@ pub enum ReadTime<'a> {
 /// The rule of a partition, and the time of a reader.
 #[derive(Clone, Copy)]
 pub struct Alive<'a> {
-    pub(crate) rule: &'a Arc<dyn Expiry>,
-    pub(crate) key_form: KeyForm,
-    pub(crate) time: ReadTime<'a>,
+    /// The rule of the partition.
+    pub rule: &'a Arc<dyn Expiry>,
+    /// The form of its keys.
+    pub key_form: KeyForm,
+    /// The time of the read.
+    pub time: ReadTime<'a>,
 }
 
 impl Alive<'_> {

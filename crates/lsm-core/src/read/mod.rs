@@ -21,10 +21,10 @@ pub use moves::ReadCursor;
 pub use point::{OpenPartition, ReadPoint};
 pub use range::{Bounds, KeyRange, Keys, Range};
 
-pub(crate) use cursor::stored_bounds;
-pub(crate) use expired::{Alive, AliveAt, ReadTime};
-pub(crate) use fold::{Chain, missing as missing_operator};
-pub(crate) use get::{GetContext, Search, get, is_answer, lost, resolve, search};
-pub(crate) use multi_get::multi_get;
-pub(crate) use range::prefix_bounds;
-pub(crate) use source::Source;
+pub use cursor::stored_bounds;
+pub use expired::{Alive, AliveAt, ReadTime};
+pub use fold::{Chain, missing as missing_operator};
+pub use get::{GetContext, Search, get, is_answer, lost, resolve, search};
+pub use multi_get::multi_get;
+pub use range::prefix_bounds;
+pub use source::Source;

@@ -28,21 +28,21 @@ pub trait OpenPartition: Send + Sync {
 #[derive(Clone)]
 pub struct ReadPoint {
     /// Memtables and tables.
-    pub(crate) view: Arc<ReadView>,
+    pub view: Arc<ReadView>,
     /// Operations up to this one are seen.
-    pub(crate) seq: SeqNo,
+    pub seq: SeqNo,
     /// Opens tables, and names the partition in errors.
-    pub(crate) open: Arc<dyn OpenPartition>,
+    pub open: Arc<dyn OpenPartition>,
     /// The form of stored keys.
-    pub(crate) key_form: KeyForm,
+    pub key_form: KeyForm,
     /// The store of large values.
-    pub(crate) store: Option<Arc<AttachedStore>>,
+    pub store: Option<Arc<AttachedStore>>,
     /// The merge operator.
-    pub(crate) operator: Option<Arc<AttachedOperator>>,
+    pub operator: Option<Arc<AttachedOperator>>,
     /// The entries that have not expired; `None` if all are seen.
-    pub(crate) alive: Option<AliveAt>,
+    pub alive: Option<AliveAt>,
     /// Called with each block of a table before anything of the block is returned.
-    pub(crate) check: Option<Arc<dyn BlockCheck>>,
+    pub check: Option<Arc<dyn BlockCheck>>,
 }
 
 impl ReadPoint {

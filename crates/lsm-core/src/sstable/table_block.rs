@@ -75,7 +75,8 @@ impl Hidden<'_> {
 pub struct OpenTable<'a>(&'a SstReader);
 
 impl<'a> OpenTable<'a> {
-    pub(crate) fn new(reader: &'a SstReader) -> OpenTable<'a> {
+    /// The table of an open reader.
+    pub fn new(reader: &'a SstReader) -> OpenTable<'a> {
         OpenTable(reader)
     }
 
@@ -353,7 +354,7 @@ impl SstReader {
     /// # Errors
     /// As [`SstReader::get`].
     #[inline]
-    pub(crate) fn look_up(
+    pub fn look_up(
         &self,
         user_key: &[u8],
         hash: u64,

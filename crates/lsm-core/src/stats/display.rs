@@ -4,28 +4,13 @@
 
 use std::fmt;
 
-use super::{LevelStats, PartitionStats, Stats, ValueStoreStats};
-
-/// A number of bytes, exact where it is small.
-struct Bytes(u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        // From ten of a unit on, so that at least two digits count.
-        match units.into_iter().find(|(_, shift)| self.0 >> shift >= 10) {
-            Some((unit, shift)) => {
-                write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << shift) as f64)
-            }
-            None => write!(f, "{} B", self.0),
-        }
-    }
-}
+use super::{LevelStats, PartitionStats, Stats};
+use crate::types::DisplayBytes;
 
 impl fmt::Display for LevelStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LevelStats { table_count, bytes, entry_count, tombstone_count } = self;
-        let bytes = Bytes(*bytes);
+        let bytes = DisplayBytes(*bytes);
         write!(
             f,
             "{table_count} tables, {bytes}, {entry_count} entries, {tombstone_count} tombstones"
@@ -33,21 +18,10 @@ impl fmt::Display for LevelStats {
     }
 }
 
-impl fmt::Display for ValueStoreStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = Bytes(self.bytes);
-        let live = Bytes(self.live_bytes);
-        let dead = Bytes(self.dead_bytes);
-        write!(f, "{} chunk files, {bytes}, {live} live, {dead} dead", self.chunk_count)?;
-        let troubles = [&self.failure, &self.unmoved, &self.refused];
-        troubles.into_iter().flatten().try_for_each(|trouble| write!(f, "; {trouble}"))
-    }
-}
-
 impl fmt::Display for PartitionStats {
     /// A line for the memtables, and a line for each level with tables and for large values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memtables = Bytes(self.memtable_bytes);
+        let memtables = DisplayBytes(self.memtable_bytes);
         write!(f, "partition {:?}: {memtables} in memtables", self.name)?;
         if self.sealed_memtable_count > 0 {
             write!(f, ", {} wait for a flush", self.sealed_memtable_count)?;
@@ -62,7 +36,7 @@ impl fmt::Display for PartitionStats {
             write!(f, ", {} expired entries removed", self.expired_removed_count)?;
         }
         if self.compaction_debt_bytes > 0 {
-            write!(f, ", {} to be compacted", Bytes(self.compaction_debt_bytes))?;
+            write!(f, ", {} to be compacted", DisplayBytes(self.compaction_debt_bytes))?;
         }
         if let Some(reason) = self.pressure_reason {
             let delay = self.pressure_permille;
@@ -82,9 +56,9 @@ impl fmt::Display for Stats {
         for partition in &self.partitions {
             writeln!(f, "{partition}")?;
         }
-        let disk = Bytes(self.disk_bytes);
-        let tables = Bytes(self.table_bytes);
-        let log = Bytes(self.wal_disk_bytes);
+        let disk = DisplayBytes(self.disk_bytes);
+        let tables = DisplayBytes(self.table_bytes);
+        let log = DisplayBytes(self.wal_disk_bytes);
         writeln!(
             f,
             "disk: {disk}; {tables} in tables, {log} in {} segments",
@@ -93,11 +67,11 @@ impl fmt::Display for Stats {
         if self.is_encrypted {
             writeln!(f, "encryption: all files are encrypted")?;
         }
-        let used = Bytes(self.memory_used_bytes);
-        let budget = Bytes(self.memory_budget_bytes);
-        let memtables = Bytes(self.memtable_bytes);
-        let cache = Bytes(self.cache_bytes);
-        let open = Bytes(self.open_table_bytes);
+        let used = DisplayBytes(self.memory_used_bytes);
+        let budget = DisplayBytes(self.memory_budget_bytes);
+        let memtables = DisplayBytes(self.memtable_bytes);
+        let cache = DisplayBytes(self.cache_bytes);
+        let open = DisplayBytes(self.open_table_bytes);
         write!(
             f,
             "memory: {used} of {budget}; {memtables} in memtables, {cache} in the block cache, "
@@ -108,18 +82,22 @@ impl fmt::Display for Stats {
             let asked = self.prefix_asked_count;
             writeln!(f, "prefixes: {asked} tables asked, {} spared", self.prefix_spared_count)?;
         }
-        let user = Bytes(self.user_bytes);
+        let user = DisplayBytes(self.user_bytes);
         writeln!(f, "written: {user} in {} batches", self.batch_count)?;
-        let log = Bytes(self.wal_bytes);
+        let log = DisplayBytes(self.wal_bytes);
         writeln!(f, "log: {log} written, {} syncs", self.wal_sync_count)?;
-        writeln!(f, "flushes: {}, {} written", self.flush_count, Bytes(self.flush_bytes))?;
-        let read = Bytes(self.compaction_read_bytes);
-        let written = Bytes(self.compaction_written_bytes);
+        writeln!(f, "flushes: {}, {} written", self.flush_count, DisplayBytes(self.flush_bytes))?;
+        let read = DisplayBytes(self.compaction_read_bytes);
+        let written = DisplayBytes(self.compaction_written_bytes);
         write!(f, "compactions: {}, {read} read, {written} written; ", self.compaction_count)?;
         writeln!(f, "write amplification {:.2}", self.write_amplification())?;
         if self.fifo_removed_table_count > 0 {
             let tables = self.fifo_removed_table_count;
-            writeln!(f, "FIFO: {tables} tables removed, {}", Bytes(self.fifo_removed_bytes))?;
+            writeln!(
+                f,
+                "FIFO: {tables} tables removed, {}",
+                DisplayBytes(self.fifo_removed_bytes)
+            )?;
         }
         if self.lock_wait_count + self.deadlock_count > 0 {
             let [waits, timeouts] = [self.lock_wait_count, self.lock_timeout_count];
@@ -138,26 +116,14 @@ impl fmt::Display for Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_are_exact_where_they_are_few() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (10_239, "10239 B"),
-            (10_240, "10.0 KiB"),
-            (10 << 20, "10.0 MiB"),
-            ((10 << 20) - 1, "10240.0 KiB"),
-            (10 << 30, "10.0 GiB"),
-            (u64::MAX, "17179869184.0 GiB"),
-        ] {
-            assert_eq!(Bytes(bytes).to_string(), text);
-        }
-    }
+    use crate::hooks::ValueStoreStats;
 
     #[test]
     fn statistics_print_what_a_person_looks_for() {
         let level =
             LevelStats { table_count: 2, bytes: 20_480, entry_count: 9, tombstone_count: 1 };
+        let mut store = ValueStoreStats::default();
+        store.unmoved = Some("no room".into());
         let users = PartitionStats {
             name: "us\ners".to_owned(),
             memtable_bytes: 100,
@@ -166,10 +132,7 @@ mod tests {
             operands_folded: 5,
             pressure_permille: 250,
             pressure_reason: Some("level 0"),
-            value_store: Some(ValueStoreStats {
-                unmoved: Some("no room".into()),
-                ..Default::default()
-            }),
+            value_store: Some(store),
             ..PartitionStats::default()
         };
         let stats = Stats {

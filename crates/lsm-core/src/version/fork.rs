@@ -49,8 +49,7 @@ use crate::codec::{Malformed, Reader, checksum64, put_u32, put_u64, put_u128};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
-use crate::types::{DbId, Epoch, FileNo};
-use crate::wal::LogPlace;
+use crate::types::{DbId, Epoch, FileNo, LogPlace};
 
 pub use describe::{describe_claim, describe_fork};
 

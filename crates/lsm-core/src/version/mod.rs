@@ -13,6 +13,7 @@
 //! fork.rs               where a promotion ends the epochs before it: the files of a claim and a fork
 //! snapshot.rs           a whole state as bytes, for a fork and a backup
 //! set.rs                the current version, and the one path that replaces it
+//! write_fence.rs        whether another process has taken the database over
 //! level_iter.rs         a level as one cursor
 //! far.rs                hints for tables on another machine
 //! describe.rs           the content of one manifest file, damage included
@@ -49,6 +50,7 @@ mod table;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod write_fence;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +72,7 @@ pub use record::{
     EditFault, FlushBeyondSync, HookKind, HookRecord, LogCut, put_hooks, put_meta, put_options,
     read_hooks, read_meta, read_options,
 };
-pub(crate) use recover::read_all;
+pub use recover::read_all;
 pub use recover::{Recovered, age_of, has_begun, is_named, next_free, recover, recover_through};
 pub use remains::{KnownPartition, PARTITION_PROPERTY, Remains, partition_record, remains};
 pub use retained::{RetainedLog, RetainedSegment};
@@ -78,13 +80,14 @@ pub use set::{PastGeneration, VersionSet};
 pub use snapshot::{decode_snapshot, encode_snapshot};
 pub use table::{Bounds, Kept, Missing, PrefixCounts, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
+pub use write_fence::WriteFence;
 
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{
-    ClearSeqs, DbId, DeletedRange, DeletedRanges, Epoch, FileNo, Gaps, PartitionId, SeqNo,
+    ClearSeqs, DbId, DeletedRange, DeletedRanges, Epoch, FileNo, Gaps, LogPlace, Lsn, MustReach,
+    PartitionId, SeqNo,
 };
-use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// The state of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,10 +20,9 @@ use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
 use crate::options::Compression;
 use crate::sstable::SstIdentity;
 use crate::types::{
-    DbId, DeletedRange, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo,
-    Trailer,
+    DbId, DeletedRange, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, LogPlace, LogPosition,
+    PartitionId, SeqNo, Trailer,
 };
-use crate::wal::{LogPlace, Position};
 
 pub use options::{put_options, read_options};
 
@@ -77,9 +76,9 @@ pub struct LogCut {
 
 impl LogCut {
     /// The same place, for a reader of the log to begin at.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> LogPosition {
         let place = LogPlace { segment: self.segment, offset: self.offset };
-        Position { place, last_seq: self.last_seq }
+        LogPosition { place, last_seq: self.last_seq }
     }
 }
 

@@ -415,7 +415,7 @@ pub(super) fn successor(edit: &VersionEdit) -> Option<FileName> {
 }
 
 /// The whole file, a piece at a time: its length is only believed if the bytes can be read.
-pub(crate) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
+pub fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     const PIECE_BYTES: usize = 256 << 10;
     let mut bytes = Vec::new();
     loop {

@@ -17,11 +17,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
+use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, WriteFence, apply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::shared::CommitCursorWriter;
 use crate::types::{Epoch, FileNumbers, PartitionId};
 
 /// The whole state of a partition's value store, as a section.
@@ -38,7 +37,7 @@ pub struct VersionSet {
     snapshot_bytes: u64,
     current: Arc<DbVersion>,
     manifest: Manifest,
-    cursor: Arc<CommitCursorWriter>,
+    fence: Arc<dyn WriteFence>,
     /// Number of the last edit that was tried.
     last_number: u64,
     state_of: Option<Box<StateOf>>,
@@ -69,7 +68,7 @@ pub struct PastGeneration {
 }
 
 impl VersionSet {
-    /// Continues from `current`, which `manifest` holds durably, and settles edits in `cursor`. A set
+    /// Continues from `current`, which `manifest` holds durably, and settles edits with `fence`. A set
     /// that was opened read-only takes no edit.
     pub fn new(
         fs: Arc<dyn Fs>,
@@ -78,7 +77,7 @@ impl VersionSet {
         manifest_bytes_max: u64,
         current: DbVersion,
         manifest: Manifest,
-        cursor: Arc<CommitCursorWriter>,
+        fence: Arc<dyn WriteFence>,
     ) -> VersionSet {
         VersionSet {
             fs,
@@ -90,7 +89,7 @@ impl VersionSet {
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
-            cursor,
+            fence,
             state_of: None,
             older: Vec::new(),
             past: Vec::new(),
@@ -134,7 +133,7 @@ impl VersionSet {
     /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Fenced`] if the database is another process's.
     pub fn check_writable(&self) -> Result<()> {
         self.manifest.check_writable()?;
-        self.cursor.check()
+        self.fence.check()
     }
 
     /// Returns `true` if an edit is in doubt: it may be on disk, until a later one is installed.
@@ -153,7 +152,7 @@ impl VersionSet {
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
         let installed = self.write(changes);
         if let Err(error) = &installed {
-            self.cursor.note_failure(error);
+            self.fence.note_failure(error);
         }
         installed.map(|()| &self.current)
     }
@@ -184,8 +183,8 @@ impl VersionSet {
         self.last_number = edit.number;
         // Appended under the lock of the owner, so there is one writer.
         self.manifest.append(&edit)?;
-        // After the append and before all effects of the edit: see `shared/fence.rs`.
-        self.cursor.settle_edit(edit.number)?;
+        // After the append and before all effects of the edit: see `WriteFence`.
+        self.fence.settle_edit(edit.number)?;
         self.current = Arc::new(next);
         // Only now is the new generation in use, which makes the older ones obsolete.
         for Replaced { name, bytes, names_successor } in self.older.drain(..) {

@@ -19,12 +19,10 @@ use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
-use crate::shared::CommitCursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
-use crate::stats::Counter;
-use crate::types::{DbId, DeletedRange, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
+use crate::types::{Counter, DbId, DeletedRange, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
-use super::Expiries;
+use super::{Expiries, WriteFence};
 
 /// The bounds that do not belong to the table they bound. One byte on disk: bit 0 smallest, bit 1
 /// largest.
@@ -274,8 +272,10 @@ pub struct TableContext {
 /// The questions of scans to the blooms of tables, whether they have a prefix.
 #[derive(Debug, Default)]
 pub struct PrefixCounts {
-    pub(crate) asked: Counter,
-    pub(crate) spared: Counter,
+    /// Tables whose bloom was asked.
+    pub asked: Counter,
+    /// Tables among them that the scan left out.
+    pub spared: Counter,
 }
 
 /// The meaning of a table whose file is missing.
@@ -283,9 +283,9 @@ pub struct PrefixCounts {
 pub enum Missing {
     /// Damage: only this process deletes files.
     Damage,
-    /// Damage, unless another process has taken the database over from the writer of this cursor: then that
+    /// Damage, unless another process has taken the database over from the writer of this fence: then that
     /// process has deleted the table.
-    DamageUnlessFenced(Arc<CommitCursorWriter>),
+    DamageUnlessFenced(Arc<dyn WriteFence>),
     /// Damage as long as the lease at this path exists. Afterwards the primary has deleted the table.
     DamageUnder(PathBuf),
     /// Damage if this function finds the table in the manifest, as `is_named` does. Otherwise the primary
@@ -465,7 +465,7 @@ impl Eq for Table {}
 fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
     match &context.missing {
         Missing::Damage => missing_table(path),
-        Missing::DamageUnlessFenced(cursor) if cursor.is_fenced() => {
+        Missing::DamageUnlessFenced(fence) if fence.is_fenced() => {
             let message =
                 "the new primary has deleted a table that this one, which is fenced, reads";
             Error::because(ErrorKind::FileGone, message, error)

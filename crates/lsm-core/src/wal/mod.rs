@@ -54,55 +54,15 @@ mod testing;
 mod window;
 mod writer;
 
-use std::fmt;
-use std::path::PathBuf;
-
+pub use crate::types::{LogPlace, Lsn, MustReach};
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
-    Attested, BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, MustReach, PassedSegment,
-    Position, Record, SectionPlace, SectionRef, SegmentSource,
+    Attested, BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, PassedSegment, Record,
+    SectionPlace, SectionRef, SegmentSource,
 };
 pub use section_index::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 pub use sections::SectionLoader;
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 pub use survey::{SegmentPiece, survey, survey_after};
 pub use writer::{Reserved, SegmentWriter};
-
-use crate::error::Error;
-use crate::types::FileNo;
-
-/// A place in the log: the byte offset over all segments of the database, headers included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lsn(pub u64);
-
-impl Lsn {
-    /// The place `bytes` further on, or `None` beyond 64 bits.
-    pub fn checked_plus(self, bytes: u64) -> Option<Lsn> {
-        self.0.checked_add(bytes).map(Lsn)
-    }
-}
-
-impl fmt::Display for Lsn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A place in one segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LogPlace {
-    /// Number of the segment.
-    pub segment: FileNo,
-    /// Byte offset in it.
-    pub offset: u64,
-}
-
-impl LogPlace {
-    /// Returns the error of a log that ends here, in the file `path`, although its writer has committed
-    /// up to `reach`.
-    pub fn too_short_for(self, path: impl Into<PathBuf>, reach: Lsn) -> Error {
-        let what = format!("the log ends here, but its writer has committed up to {reach}");
-        Error::corruption(path, self.offset, what)
-    }
-}

@@ -29,8 +29,7 @@ mod verdict;
 
 pub(super) use header::load_header;
 pub use indexed::PassedSegment;
-pub use must_reach::MustReach;
-pub use options::{LogReaderOptions, Position, SegmentSource};
+pub use options::{LogReaderOptions, SegmentSource};
 pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
 pub use tail::Attested;
@@ -43,7 +42,7 @@ use super::segment::{HEADER_LEN, HeaderState};
 use super::window::Window;
 use super::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{FileNo, SeqNo};
+use crate::types::{FileNo, LogPosition, SeqNo};
 
 /// The segment that is being read.
 struct Current {
@@ -161,10 +160,10 @@ impl LogReader {
     }
 
     /// Returns the place where reading continues: the end of the last frame.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> LogPosition {
         let segment = self.sources.get(self.idx).map_or(FileNo(0), |source| source.number);
         let place = LogPlace { segment, offset: self.offset };
-        Position { place, last_seq: self.last_seq }
+        LogPosition { place, last_seq: self.last_seq }
     }
 
     /// The next frame; `None` if there is no whole frame after the last one. Called again, it reads
@@ -332,7 +331,7 @@ impl LogReader {
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
         // A header attests as a frame does, and so does the manifest.
         self.durable = self.durable.max(header.durable);
-        if let Some(Position { place, .. }) = self.options.replay_from
+        if let Some(LogPosition { place, .. }) = self.options.replay_from
             && place.segment == header.number
         {
             if readable < place.offset {

@@ -1,12 +1,15 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
 mod clear_seqs;
+mod counter;
+mod display_bytes;
 mod entry_checksum;
 mod gap;
 mod gaps;
 mod ids;
 mod key;
 mod key_form;
+mod log_place;
 mod operation;
 #[cfg_attr(
     any(target_os = "linux", target_os = "android"),
@@ -18,11 +21,14 @@ mod slice;
 mod spans;
 
 pub use clear_seqs::ClearSeqs;
+pub use counter::Counter;
+pub use display_bytes::DisplayBytes;
 pub use gap::{Gap, InGap};
 pub use gaps::Gaps;
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
+pub use log_place::{LogPlace, LogPosition, Lsn, MustReach};
 pub use process::{Opened, Process};
 pub use slice::Slice;
 pub use spans::{DeletedRange, DeletedRanges, SpanLayers, SpanPart};

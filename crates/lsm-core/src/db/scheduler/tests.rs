@@ -88,7 +88,7 @@ impl Parts {
     }
 
     fn partition(catalog: &Catalog, slabs: &Arc<SlabPool>) -> Arc<PartitionState> {
-        let options = PartitionOptions { logged: false, ..PartitionOptions::default() };
+        let options = PartitionOptions::new().logged(false);
         let mut editing = catalog.edit().unwrap();
         let id = editing.current().next_partition;
         let version = version_of(id.0, "p");

@@ -1,4 +1,4 @@
-//! [`MustReach`]: how far a log must reach, for every reader.
+//! The check that a log reaches as far as it must ([`MustReach`]), for every reader.
 //!
 //! Recovery, read-only opens next to a writer and secondaries compare the end that they found with
 //! it, so that none of them takes damage in the middle of the log for its end. `version/mod.rs`
@@ -8,19 +8,7 @@ use std::path::PathBuf;
 
 use super::LogReader;
 use crate::error::{Error, Result};
-use crate::types::SeqNo;
-use crate::wal::{LogPlace, Lsn};
-
-/// The ends that a log is known to have passed. By default nothing is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MustReach {
-    /// The place where a clean close ended the log, as the manifest says.
-    pub closed: Option<LogPlace>,
-    /// The last sequence that was durable in the log when a flush was installed.
-    pub flushed: SeqNo,
-    /// The place through which the writer has committed, or the log attests that it is durable.
-    pub committed: Lsn,
-}
+use crate::types::MustReach;
 
 impl LogReader {
     /// An error if the log ends before what it must reach.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::fs::File;
-use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, LogPosition, PartitionId};
 use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// A segment that the manifest lists as live.
@@ -23,25 +23,16 @@ pub struct SegmentSource {
     pub file: Arc<dyn File>,
 }
 
-/// A place where reading begins or continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// End of the last frame read.
-    pub place: LogPlace,
-    /// Last logged sequence up to there.
-    pub last_seq: SeqNo,
-}
-
 /// The part of the log to read, and what must be there.
 #[derive(Clone, Debug)]
 pub struct LogReaderOptions {
     /// The database that every segment must name.
     pub db: DbId,
     /// The place to begin at; `None`: `replay_from`, or the front of the first listed segment.
-    pub start: Option<Position>,
+    pub start: Option<LogPosition>,
     /// Everything before this place is known to be durable and is not needed: reading begins here
     /// unless `start` is given. An earlier end of the log is `Corruption`.
-    pub replay_from: Option<Position>,
+    pub replay_from: Option<LogPosition>,
     /// Nothing at or after this place may be read: an epoch that is over ends here.
     pub cut: Option<LogPlace>,
     /// The ends that the log is known to reach: an earlier one is `Corruption`.

@@ -1,9 +1,9 @@
 //! The part of a reader that followers of a live log call: more segments, a further reach, and the
 //! places that the writer has attested meanwhile.
 
-use super::{LogReader, LogReaderOptions, MustReach, Record, SegmentSource};
+use super::{LogReader, LogReaderOptions, Record, SegmentSource};
 use crate::error::Result;
-use crate::types::{FileNo, SeqNo};
+use crate::types::{FileNo, MustReach, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES};
 
 /// Zeros that are read after the end of a live log, at each look.

@@ -1,6 +1,7 @@
 //! Segments that follow each other: stale, foreign, missing, reserved, never begun.
 
 use super::*;
+use crate::types::MustReach;
 
 #[test]
 fn a_segment_that_could_not_be_begun_is_passed_over() {
@@ -213,7 +214,7 @@ fn a_position_to_resume_from_must_still_be_there() {
     log.put(b"one");
     log.put(b"two");
     let place = LogPlace { segment: FileNo(1), offset: log.frames[0].end };
-    let start = Some(Position { place, last_seq: seq(11) });
+    let start = Some(LogPosition { place, last_seq: seq(11) });
     let options = LogReaderOptions { start, ..LogReaderOptions::new(DB) };
     assert_eq!(read(log.sources(), options.clone()).0, log.all()[1..]);
     // The segment that it was taken from lost its header, or is not listed.

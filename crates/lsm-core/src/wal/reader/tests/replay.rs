@@ -3,7 +3,7 @@
 use super::*;
 
 /// The place after each frame of a log, with the last sequence before it.
-fn places(log: &Log) -> Vec<Position> {
+fn places(log: &Log) -> Vec<LogPosition> {
     let mut last_seq = seq(10);
     let places = log.frames.iter().map(|frame| {
         if let Owned::Batch(first, sections) = &frame.what {
@@ -11,12 +11,12 @@ fn places(log: &Log) -> Vec<Position> {
             last_seq = seq(first + operations - 1);
         }
         let segment = FileNo(frame.idx as u64 + 1);
-        Position { place: LogPlace { segment, offset: frame.end }, last_seq }
+        LogPosition { place: LogPlace { segment, offset: frame.end }, last_seq }
     });
     places.collect()
 }
 
-fn from(place: Position) -> LogReaderOptions {
+fn from(place: LogPosition) -> LogReaderOptions {
     LogReaderOptions { replay_from: Some(place), ..LogReaderOptions::new(DB) }
 }
 
@@ -111,13 +111,13 @@ fn a_place_that_is_none_is_corruption() {
     let missing = LogPlace { segment: FileNo(9), ..good.place };
     let odd = LogPlace { offset: good.place.offset + 4, ..good.place };
     for place in [missing, odd] {
-        let refused = LogReader::new(log.sources(), from(Position { place, ..good })).err();
+        let refused = LogReader::new(log.sources(), from(LogPosition { place, ..good })).err();
         assert!(refused.unwrap().is_corruption(), "{place:?}");
     }
     // Between two frames of another sequence, or in the middle of one: attested frames follow.
     let inside = LogPlace { offset: good.place.offset - 8, ..good.place };
-    let elsewhere = Position { last_seq: seq(good.last_seq.get() + 1), ..good };
-    for place in [Position { place: inside, ..good }, elsewhere] {
+    let elsewhere = LogPosition { last_seq: seq(good.last_seq.get() + 1), ..good };
+    for place in [LogPosition { place: inside, ..good }, elsewhere] {
         let (frames, end) = read(log.sources(), from(place));
         assert!(frames.is_empty() && end.unwrap_err().is_corruption(), "{place:?}");
     }
