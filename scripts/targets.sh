@@ -28,7 +28,7 @@ for target in "${targets[@]}"; do
         missing+=("$target")
         continue
     fi
-    crates=(-p siltstone -p siltstone-storage -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary -p siltstone-streams)
+    crates=(-p siltstone -p siltstone-storage -p siltstone-tree -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary -p siltstone-streams)
     # The command starts other processes and threads, which WASI does not have; a remote has a thread, too.
     [[ $target == wasm32-* ]] || crates+=(-p siltstone-cli -p siltstone-remote)
     lints=(-D warnings)

@@ -7,12 +7,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-RUSTFLAGS="--cfg loom" cargo test --quiet -p siltstone-lsm-core --lib --target-dir target/loom \
+RUSTFLAGS="--cfg loom" cargo test --quiet -p siltstone-tree --lib --target-dir target/loom \
     skiplist::tests::loom
 
 if cargo +nightly miri --version 2>/dev/null; then
     [ $# -gt 0 ] || set -- memtable::arena memory::
-    cargo +nightly miri test --quiet -p siltstone-lsm-core --lib --target-dir target/miri -- "$@"
+    cargo +nightly miri test --quiet -p siltstone-tree --lib --target-dir target/miri -- "$@"
 else
     echo "SKIPPED: Miri is not installed (rustup component add miri --toolchain nightly)"
 fi

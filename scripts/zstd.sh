@@ -10,7 +10,7 @@ if ! command -v "${CC:-cc}" >/dev/null; then
   echo "SKIPPED: there is no C compiler (${CC:-cc})"
   exit 0
 fi
-cargo test -p siltstone-lsm-core --features zstd --lib -- sstable:: zstandard::
+cargo test -p siltstone-tree --features zstd --lib -- sstable:: zstandard::
 cargo test -p siltstone-largeval --features zstd --lib
 cargo test -p siltstone --features zstd --test it -- zstd:: model:: hostile:: crash:: fault:: resume:: meet:: sim::
 cargo test -p siltstone-cli --features zstd --test command -- verbs::

@@ -27,8 +27,8 @@ use std::collections::BTreeSet;
 use layers::names_after;
 use source::{Source, item_end, sources};
 
-/// The engine: the storage seam, and the tree with its database. A path in a list is of one of them.
-const ENGINE: [&str; 2] = ["crates/lsm-core/src/", "crates/storage/src/"];
+/// The engine: the storage seam, the tree, and the database. A path in a list is of one of them.
+const ENGINE: [&str; 3] = ["crates/lsm-core/src/", "crates/storage/src/", "crates/tree/src/"];
 /// The only files of the engine that may hold `unsafe`.
 const UNSAFE_FILES: [&str; 15] = [
     "fs/map.rs",

@@ -9,7 +9,7 @@ const TABLE: &str = "src/metrics.rs";
 const PAGE: &str = "docs/metrics.md";
 const STATISTICS: [&str; 3] = [
     "crates/lsm-core/src/stats.rs",
-    "crates/lsm-core/src/hooks/store_stats.rs",
+    "crates/tree/src/hooks/store_stats.rs",
     "crates/lsm-core/src/db/health.rs",
 ];
 /// The fields that hold other statistics, or name them, and the one that the statistics name otherwise

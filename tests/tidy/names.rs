@@ -6,7 +6,7 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "src/",
     "crates/encryption/src/",
     "crates/lsm-core/src/",
@@ -16,6 +16,7 @@ const FOLDERS: [&str; 10] = [
     "crates/secondary/src/",
     "crates/storage/src/",
     "crates/streams/src/",
+    "crates/tree/src/",
     "crates/typed/src/",
 ];
 /// The types of siltstone that wrap one of another crate with the same name (design note 8).

@@ -15,8 +15,8 @@ const LICENCE_FILES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 /// The names of registries are for all; ours begin with this.
 const PREFIX: &str = "siltstone";
 /// The crates of this repository that an example of the package `siltstone` cannot name.
-const INNER_CRATES: [&str; 5] =
-    ["lsm_core::", "largeval::", "metahive::", "storage::", "testkit::"];
+const INNER_CRATES: [&str; 6] =
+    ["lsm_core::", "largeval::", "metahive::", "storage::", "testkit::", "tree::"];
 
 /// The packages of the workspace as cargo reads them.
 fn packages() -> Vec<Value> {

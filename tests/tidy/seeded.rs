@@ -46,7 +46,7 @@ impl SeededBug {
             return Err(format!("{}: {:?} occurs {found} times", self.file, self.title));
         }
         let path = match self.file.split('/').nth(1) {
-            Some("storage" | "lsm-core") => "crate::limits",
+            Some("storage" | "lsm-core" | "tree") => "crate::limits",
             Some("server") => "storage::limits",
             _ => "lsm_core::limits",
         };

@@ -67,31 +67,14 @@
 //! ```
 
 pub mod backup;
-mod batch;
-mod cache;
 pub mod changes;
-mod compaction;
 pub mod db;
-pub mod filters;
 pub mod follow;
-pub mod hooks;
-mod iter;
-mod memory;
-mod memtable;
-pub mod operators;
-pub mod options;
-mod partition;
 pub mod raw;
-pub mod read;
 mod replay;
 mod shared;
-pub mod simulate;
-mod snapshot;
-mod sstable;
 pub mod stats;
-mod version;
 mod wal;
-pub mod zstandard;
 
 pub use db::{
     BackgroundMode, Batch, Builder, Commit, Db, Partition, ResourceUsage, Resources, Snapshot,
@@ -100,6 +83,8 @@ use storage::machine;
 pub use storage::{
     Damage, Error, ErrorKind, Result, clock, codec, error, fs, limits, sweep, threads, types,
 };
+use tree::{batch, cache, compaction, iter, memtable, partition, snapshot, sstable, version};
+pub use tree::{filters, hooks, operators, options, read, simulate, zstandard};
 
 /// The door for this repository's own tests and measurements. No stable interface: anything here
 /// may change with any release.

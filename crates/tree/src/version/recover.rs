@@ -50,10 +50,6 @@ pub struct Recovered {
     /// Newer generations that no other one names. Delete them before the others.
     pub garbage: Vec<FileName>,
     /// `true` if bytes after `end` are no edit: the last append was torn, or is unfinished.
-    #[cfg_attr(
-        not(any(test, feature = "internals")),
-        expect(dead_code, reason = "an open for writing appends to neither")
-    )]
     pub torn: bool,
     /// `true` if this code knows every feature that a writer must know.
     pub writable: bool,

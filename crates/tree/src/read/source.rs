@@ -94,7 +94,6 @@ impl Source {
     }
 
     /// Has the processor fetch memory that seeks to `target` wait for.
-    #[expect(clippy::unnecessary_wraps, reason = "`Source::ask_all` takes its place, and fails")]
     pub fn prefetch_all(sources: &[Source], target: Option<KeyRef<'_>>) -> Result<()> {
         let Some(target) = target else { return Ok(()) };
         for source in sources {

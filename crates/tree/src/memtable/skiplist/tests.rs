@@ -1,7 +1,7 @@
 //! The skiplist compared with crossbeam's, with readers of both while one thread inserts; and under
 //! loom, where each order in which stores can be seen is tried.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p siltstone-lsm-core --lib skiplist::tests::loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p siltstone-tree --lib skiplist::tests::loom`
 
 use std::sync::Arc;
 
