@@ -163,7 +163,7 @@ fn seen<'a>(
 ///
 /// # Errors
 /// Corruption if a newer entry may be lost: see [`Gap`].
-#[inline]
+#[inline(always)]
 pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let view = context.view;
     if view.version.gaps.is_empty() {
