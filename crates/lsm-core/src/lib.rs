@@ -6,8 +6,9 @@
 //! # Layers
 //!
 //! Every module belongs to a layer and imports only from its own layer and from lower ones. The modules `fs`, `clock`,
-//! `sweep`, `types`, `codec`, `error`, `limits`, `machine` and `threads` are the crate `storage`, so that the compiler checks what
-//! they import; this crate exports them again.
+//! `sweep`, `types`, `codec`, `error`, `limits`, `machine` and `threads` are the crate `storage`; `batch`, `cache`, `compaction`,
+//! `filters`, `hooks`, `iter`, `memory`, `memtable`, `operators`, `options`, `partition`, `read`, `simulate`, `snapshot`,
+//! `sstable`, `version` and `zstandard` are the crate `tree`. So the compiler checks what they import. This crate exports them again.
 //!
 //! ```text
 //! 7  db  follow  backup                     may import every other module
