@@ -20,6 +20,7 @@ mod packages;
 mod promises;
 mod seeded;
 mod source;
+mod unused;
 mod words;
 
 use std::collections::BTreeSet;
