@@ -361,3 +361,32 @@ fn an_announcement_is_no_reply_also_if_much_waits_for_the_client() {
     assert_eq!(&bytes(client.receive())[..], b"abcde");
     router.stop();
 }
+
+/// Its reply would be waited for until the end of the test.
+#[test]
+fn a_part_comes_from_another_node_if_one_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = start(folder.path(), Role::Primary);
+    let hanging = node(|words| match words[0].as_str() {
+        "SCID.PART" => loop {
+            std::thread::park();
+        },
+        _ => Some(usual("slave", words)),
+    });
+    let nodes = [first.address(), hanging].map(|it| it.to_string());
+    let mut options = ClusterOptions::new(Nodes::List(nodes.into()));
+    options.policy = Policy::Optimal;
+    options.parallel_bytes = 2 << 20;
+    options.reply = Duration::from_secs(600);
+    let router =
+        Router::start("127.0.0.1:0", Cluster::new(options).unwrap(), Limits::default()).unwrap();
+    let mut client = Client::at(router.address());
+    until("the router knows its nodes", || !client.text("SCID.NODES").contains("role down"));
+    let value = long(4, 12 * MIB);
+    set(&mut client, "a", &value);
+    client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert!(bytes(Some(client.run("SCID.GET a LEVEL 1"))) == value);
+    // The connection is sound.
+    assert_eq!(client.text("STRLEN a"), value.len().to_string());
+    router.stop();
+}

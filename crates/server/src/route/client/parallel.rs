@@ -11,9 +11,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::Client;
 use super::exchange::Batch;
@@ -30,6 +32,8 @@ use crate::route::sink::Sink;
 
 /// Parts for each node that wait for their turn, or are on their way.
 const PARTS_AHEAD: u64 = 2;
+/// Time after which another node is asked for a part, too: one that hangs would hold back all that follow.
+const SECOND_REQUEST: Duration = Duration::from_millis(250);
 
 /// A value that its node has announced.
 pub(super) struct Announcement {
@@ -156,6 +160,25 @@ impl Parts<'_> {
         })
     }
 
+    /// The part `at` is to be asked for again, unless another node has sent it.
+    fn give_back(&mut self, at: u64) {
+        if at >= self.sent && !self.ready.contains_key(&at) && !self.left.contains(&at) {
+            self.left.push(at);
+        }
+    }
+
+    /// The next part that comes. If that of the client takes long, a node that waits is asked for it, too.
+    async fn arrived(&mut self) -> Option<Arrived> {
+        loop {
+            self.ask();
+            match timeout(SECOND_REQUEST, self.fetching.join_next()).await {
+                Ok(arrived) => return arrived?.ok(),
+                Err(_) if self.sent < self.next => self.give_back(self.sent),
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Asks all nodes that wait.
     fn ask(&mut self) {
         while let Some(lane) = self.idle.pop_front() {
@@ -172,7 +195,10 @@ impl Parts<'_> {
         let found = bulk(reply).ok().flatten();
         let found = found.filter(|part| part.len() as u64 == place.end - place.start);
         found.is_some_and(|part| {
-            self.ready.insert(at, part);
+            // Two nodes may have sent it.
+            if at >= self.sent {
+                self.ready.insert(at, part);
+            }
             true
         })
     }
@@ -276,12 +302,10 @@ impl Client {
     async fn pass_parts(&mut self, parts: &mut Parts<'_>, sink: &mut Sink<'_>) -> bool {
         let Range { start, end } = parts.announcement.place;
         while parts.sent < parts.announcement.count() {
-            parts.ask();
-            let Some(Ok(arrived)) = parts.fetching.join_next().await else {
+            let Some(Arrived { lane, at, outcome }) = parts.arrived().await else {
                 sink.flush().await;
                 return false;
             };
-            let Arrived { lane, at, outcome } = arrived;
             match outcome {
                 // In front: with a slow client one lane is enough, and the nodes of the others may end them. A silent
                 // one would be ended, too.
@@ -289,12 +313,12 @@ impl Client {
                 // Another version, or a refusal with a name of its own. The link is sound.
                 Ok(reply) if !reply.starts_with(b"-ERR") => {
                     count(&self.cluster.counts.refused_parts);
-                    parts.left.push(at);
+                    parts.give_back(at);
                     self.links.extend(lane.link.map(|link| (lane.node, link)));
                 }
                 // Also the last words of a node, which ends the connection.
                 Ok(_) | Err(_) => {
-                    parts.left.push(at);
+                    parts.give_back(at);
                     self.lose(lane.node);
                 }
             }
@@ -302,8 +326,10 @@ impl Client {
                 if parts.sent == 0 {
                     sink.push(format!("${}\r\n", end - start).as_bytes()).await;
                 }
-                sink.push(&part).await;
                 parts.sent += 1;
+                // The client may take its time, and the nodes need not wait for it.
+                parts.ask();
+                sink.push(&part).await;
                 if sink.is_broken {
                     return false;
                 }
