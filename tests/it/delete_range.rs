@@ -1,5 +1,6 @@
 //! Deleted ranges of keys: which readers see them, what survives, and when the space comes back.
 
+mod asked;
 mod transactions;
 
 use std::ops::Bound;

@@ -26,6 +26,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use env::DbJobsEnv;
 pub(super) use repairs::RepairStep;
+pub(super) use triggers::{ErasedShare, erasable};
 
 use triggers::{JobsState, PickContext};
 
@@ -300,10 +301,12 @@ impl Jobs {
         let claim = state.claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
         let context = PickContext::of(&*self.env);
-        let before = goal.rewrite_before;
-        let picked = claim.with_picker(partition, &version, &context, before, &NONE, |picker| {
-            picker.pick_range(goal.range, goal.through, goal.finish)
-        })?;
+        let mut picked = claim.pick_range(partition, &version, &context, &goal, &NONE)?;
+        // Last, because what the other steps rewrite is done then.
+        if matches!(picked, RangePick::Done) && !version.spans.is_empty() {
+            let outdated = erasable(&version, &context.held, ErasedShare::Any);
+            picked = claim.pick_range(partition, &version, &context, &goal, &outdated)?;
+        }
         Ok(match picked {
             RangePick::Done => RangeStep::Done,
             RangePick::Due(compaction) => {

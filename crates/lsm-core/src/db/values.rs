@@ -32,7 +32,7 @@ use super::compaction::Compactor;
 use super::flush::Flusher;
 use super::job::JobRunner;
 use super::job_parts::JobParts;
-use super::jobs::{Jobs, RangeStep};
+use super::jobs::{ErasedShare, Jobs, RangeStep, erasable};
 use super::log::Log;
 use super::removal::Removal;
 use crate::error::{Error, Result};
@@ -53,13 +53,15 @@ fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> b
     level == 0 && others.any(|other| other.meta.overlaps(range))
 }
 
-/// The hull of the tables in which entries may be shadowed: by a table of another level, or since a
-/// snapshot was released.
+/// The hull of the tables in which entries may be shadowed: by a table of another level, by a deleted range, or since
+/// a snapshot was released.
 fn shadowed(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<KeySpan> {
+    let erasable = erasable(version, held, ErasedShare::Any);
     let mut hull = None;
     for (level, table) in version.tables() {
         let meta = &table.meta;
-        if meta.droppable(held) == 0 && !(overlaps && is_over_another(version, level, table)) {
+        let is_alone = !(overlaps && is_over_another(version, level, table));
+        if meta.droppable(held) == 0 && !erasable.contains(&meta.file) && is_alone {
             continue;
         }
         hull = Some(KeySpan::hull(hull, &meta.smallest.user, &meta.largest.user));

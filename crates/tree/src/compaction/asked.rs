@@ -102,7 +102,8 @@ impl Picker<'_> {
         }
         for table in self.version.levels[LAST].overlapping(range) {
             let is_asked_for = self.rewrite_before.is_some_and(|before| table.meta.file < before);
-            if is_asked_for || table.meta.droppable(self.held) > 0 {
+            let is_outdated = self.outdated.contains(&table.meta.file);
+            if is_asked_for || is_outdated || table.meta.droppable(self.held) > 0 {
                 let run = self.extend(LAST, std::slice::from_ref(table));
                 return match self.job((LAST, run), (LAST, &[]), Trigger::Elision) {
                     Some(job) => RangePick::Due(job),

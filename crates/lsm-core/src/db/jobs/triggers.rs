@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::JobsEnv;
-use crate::compaction::{Busy, CompactPointers, Compaction, Picker};
+use super::{JobsEnv, RangeGoal};
+use crate::compaction::{Busy, CompactPointers, Compaction, Picker, RangePick};
 use crate::error::{Error, Result};
 use crate::hooks::{Ageing, catch};
 use crate::options::CompactionStyle;
@@ -57,7 +57,7 @@ pub(super) struct Claims {
 /// The state of the database at the time of a pick.
 pub(super) struct PickContext {
     oldest_snapshot: SeqNo,
-    held: Vec<SeqNo>,
+    pub(super) held: Vec<SeqNo>,
     now: Duration,
     unix_time: Duration,
 }
@@ -85,8 +85,21 @@ const SPANS_MAX: usize = 1000;
 /// A table is rewritten if deleted ranges reach one of so many of its blocks.
 const ERASED_SHARE: usize = 10;
 
+/// The reason to rewrite a table that deleted ranges hide a part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::db) enum ErasedShare {
+    /// The ranges reach many of its blocks.
+    Large,
+    /// They may reach an entry: the user asked for the space.
+    Any,
+}
+
 /// The tables that are worth a rewrite, because deleted ranges hide a part of them and no snapshot needs it.
-fn erasable(version: &PartitionVersion, held: &[SeqNo]) -> BTreeSet<FileNo> {
+pub(in crate::db) fn erasable(
+    version: &PartitionVersion,
+    held: &[SeqNo],
+    share: ErasedShare,
+) -> BTreeSet<FileNo> {
     let mut due = BTreeSet::new();
     if version.spans.is_empty() {
         return due;
@@ -105,7 +118,9 @@ fn erasable(version: &PartitionVersion, held: &[SeqNo]) -> BTreeSet<FileNo> {
             }
             let (reached, count) = match table.opened() {
                 Some(reader) => reader.blocks_within(&span.start, span.end.as_deref()),
-                // Nothing is read here. A range over an end of the table is likely a long one.
+                // Nothing is read here. A rewrite shows what a range hides, and is not repeated.
+                None if share == ErasedShare::Any => (1, 1),
+                // A range over an end of the table is likely a long one.
                 None if span.contains(&meta.smallest.user) || span.contains(&meta.largest.user) => {
                     (1, 1)
                 }
@@ -113,7 +128,11 @@ fn erasable(version: &PartitionVersion, held: &[SeqNo]) -> BTreeSet<FileNo> {
             };
             let all = hidden.entry(meta.file).or_default();
             *all += reached;
-            if *all * ERASED_SHARE >= count || number < excess {
+            let is_due = match share {
+                ErasedShare::Large => *all * ERASED_SHARE >= count,
+                ErasedShare::Any => *all > 0,
+            };
+            if is_due || number < excess {
                 due.insert(meta.file);
             }
             true
@@ -247,7 +266,7 @@ impl Claims {
         self.waits_for_time |=
             style.has_age() || (style != CompactionStyle::Leveled && !context.held.is_empty());
         let mut outdated = self.released(&version, context);
-        outdated.extend(erasable(&version, &context.held));
+        outdated.extend(erasable(&version, &context.held, ErasedShare::Large));
         if let Some(ageing) = ageing_of(partition, context)? {
             outdated.extend(catch("a hook", || self.expired(&version, &context.held, &ageing))?);
         }
@@ -324,7 +343,22 @@ impl Claims {
         due
     }
 
-    pub(super) fn with_picker<T>(
+    /// The next step towards a goal that the user requested.
+    pub(super) fn pick_range(
+        &self,
+        partition: &PartitionState,
+        version: &PartitionVersion,
+        context: &PickContext,
+        goal: &RangeGoal<'_>,
+        outdated: &BTreeSet<FileNo>,
+    ) -> Result<RangePick> {
+        let before = goal.rewrite_before;
+        self.with_picker(partition, version, context, before, outdated, |picker| {
+            picker.pick_range(goal.range, goal.through, goal.finish)
+        })
+    }
+
+    fn with_picker<T>(
         &self,
         partition: &PartitionState,
         version: &PartitionVersion,
