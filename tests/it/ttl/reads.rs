@@ -262,6 +262,53 @@ fn an_expired_value_is_no_base_for_operands() {
     assert_eq!(p.keys().count(), 1);
 }
 
+/// Copies have what a reader of their time sees; values alone are copied with their time.
+#[test]
+fn exports_and_repairs_fold_no_expired_value() {
+    let clock = ManualClock::default();
+    let fs = MemFs::new();
+    let db = builder(&fs, &clock).open().unwrap();
+    let options = with(&rule()).merge_operator(Arc::new(AppendOperator::default()));
+    let p = db.partition_with("p", options).unwrap();
+    p.put("a", value(100)).unwrap();
+    p.put("b", value(300)).unwrap();
+    p.flush().unwrap();
+    p.merge("a", value(400)).unwrap();
+    p.merge("b", value(400)).unwrap();
+    let both = [value(300), value(400)].concat();
+    let all = p.with_expired();
+    clock.pass(200);
+    let expected = [("a".to_owned(), value(400)), ("b".to_owned(), both.clone())];
+    p.export(.., "/export").unwrap();
+    all.export(.., "/all").unwrap();
+    for (from, into) in [("/export", "plain"), ("/export", "ruled"), ("/all", "all")] {
+        let mut options = small();
+        if into == "ruled" {
+            options = with(&rule());
+        }
+        let copy = db.partition_with(into, options).unwrap();
+        copy.ingest(from).unwrap();
+        let mut found: Vec<_> = copy
+            .iter()
+            .map(|entry| entry.map(|(key, value)| (text(&key), value.to_vec())).unwrap())
+            .collect();
+        if into == "all" {
+            assert_eq!(found[0].1, [value(100), value(400)].concat());
+            found[0].1 = value(400);
+        }
+        assert_eq!(found, expected, "{into}");
+    }
+    db.close().unwrap();
+    builder(&fs, &clock).repair_into("/new").unwrap();
+    let new = stepped(Arc::new(fs.clone()), "/new", 1).clock(Arc::new(clock.clone()));
+    let p = new.open().unwrap().partition("p").unwrap();
+    let found: Vec<_> = p
+        .iter()
+        .map(|entry| entry.map(|(key, value)| (text(&key), value.to_vec())).unwrap())
+        .collect();
+    assert_eq!(found, expected);
+}
+
 /// The keys that a reader finds, in both directions.
 fn keys(p: &impl Readable) -> Vec<String> {
     let forward: Vec<_> = p.range(..).map(|entry| text(&entry.unwrap().0)).collect();

@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::background_io::BackgroundIo;
 use super::calendar::Calendar;
@@ -66,6 +67,8 @@ pub(super) struct StartedJob {
     /// The log will not name the values of its entries, so it moves those that are in doubt after a
     /// failed sync.
     pub(super) rescues: bool,
+    /// The time since 1970 by which entries have expired; `None` for the present one.
+    pub(super) as_of: Option<Duration>,
 }
 
 /// Runs jobs. Nothing in it changes; it has no lock.
@@ -109,7 +112,7 @@ impl JobRunner {
         } else {
             (self.snapshots.for_job(|| self.commit.visible_seq()), None)
         };
-        StartedJob { version, hooks, snapshots, deciding, rescues: false }
+        StartedJob { version, hooks, snapshots, deciding, rescues: false, as_of: None }
     }
 
     /// Runs a merge of inputs of the job's version until it has tables.
@@ -138,8 +141,8 @@ impl JobRunner {
         let mut job_hooks = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
         job_hooks.rescues = job.rescues;
         let unix_time = self.calendar.unix_time();
-        let job_hooks =
-            job_hooks.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
+        let as_of = job.as_of.unwrap_or(unix_time);
+        let job_hooks = job_hooks.ageing(hooks.ageing().cloned(), as_of, hooks.rules.key_form)?;
         let repaired = match merge.is_repair() && hooks.verifying().is_some() {
             // A partition that was dropped needs no repair.
             true => self.catalog.with_id(version.id),

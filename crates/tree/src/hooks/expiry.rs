@@ -64,6 +64,13 @@ pub struct Ageing {
 #[derive(Default)]
 pub struct KnownAgeing(OnceLock<Option<Ageing>>);
 
+impl KnownAgeing {
+    /// This one, whatever the filters are.
+    pub fn of(ageing: Option<Ageing>) -> KnownAgeing {
+        KnownAgeing(OnceLock::from(ageing))
+    }
+}
+
 impl Clone for KnownAgeing {
     fn clone(&self) -> KnownAgeing {
         KnownAgeing::default()

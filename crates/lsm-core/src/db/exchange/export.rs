@@ -14,6 +14,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::description::ExportDescription;
 use crate::compaction::{ExportRange, Merge, TableFactory};
@@ -25,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::EXPORT;
 use crate::hooks::{
     AttachedOperator, AttachedStore, CompactionFilter, CompactionFilterFactory, Decision, Entry,
-    Job, PartitionHooks,
+    Job, KnownAgeing, PartitionHooks,
 };
 use crate::read::{Bounds, KeyRange, ReadPoint, lost, stored_bounds};
 use crate::snapshot::JobSnapshots;
@@ -156,6 +157,8 @@ impl Partition {
             return Err(lost(gap, &db.setup.tables).in_partition(self.name()));
         }
         let range = ExportRange::new(bounds, snapshot.seq(), suffix);
+        // The time of its readers, if they do not see what has expired.
+        let as_of = point.alive.as_ref().and_then(|_| snapshot.registered.unix_time());
         let bare = options.is_bare.then_some(point.key_form);
         let tables = {
             // A close waits for this: once the folder is unlocked, another process may remove the
@@ -164,7 +167,7 @@ impl Partition {
             let _entered = db.scheduler.jobs().enter(self.state());
             // Either a close finds the export, or this check finds the close.
             db.check_not_closed()?;
-            db.write_extract(point, &hooks, &range, bare, dir)
+            db.write_extract(point, as_of, &hooks, &range, bare, dir)
         };
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {
@@ -191,6 +194,7 @@ impl DbInner {
     fn write_extract(
         &self,
         point: &ReadPoint,
+        as_of: Option<Duration>,
         hooks: &PartitionHooks,
         range: &ExportRange,
         bare: Option<KeyForm>,
@@ -202,6 +206,8 @@ impl DbInner {
             rules: hooks.rules.clone(),
             operator: hooks.operator.clone(),
             base_values: point.store.clone(),
+            // What has expired is no base for operands. As a value it is exported, and the next database judges it.
+            ageing: KnownAgeing::of(as_of.and_then(|_| hooks.ageing().cloned())),
             missing: missing_operator(hooks.operator.as_ref(), &point.view.version.hooks),
             ..PartitionHooks::default()
         };
@@ -220,6 +226,7 @@ impl DbInner {
             snapshots,
             deciding: None,
             rescues: false,
+            as_of,
         };
         let made = self
             .runner

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::log::{LogRemains, Memtables};
 use super::report::SalvageReport;
@@ -36,6 +37,8 @@ pub(super) struct SalvageState {
     pub(super) memtables: Memtables,
     /// The newest sequence number that is known.
     pub(super) last_seq: SeqNo,
+    /// The time since 1970 by which values have expired.
+    pub(super) unix_time: Duration,
 }
 
 const NO_MANIFEST: &str =
@@ -48,6 +51,7 @@ impl SalvageState {
         report: &mut SalvageReport,
     ) -> Result<SalvageState> {
         let DbFolder { fs, dir, .. } = folder;
+        let unix_time = builder.clock.unix_time();
         let files = OpenFiles::new(fs.clone(), builder.options.open_files_max);
         let planned = match fork_for_reading(&files, dir) {
             Ok(Some(fork)) => OpenPlan::of_fork(&**fs, dir, fork),
@@ -82,7 +86,7 @@ impl SalvageState {
         for partition in version.partitions.values() {
             hooks.entry(partition.id).or_default();
         }
-        Ok(SalvageState { version, hooks, tables, memtables, last_seq })
+        Ok(SalvageState { version, hooks, tables, memtables, last_seq, unix_time })
     }
 
     /// The state of a manifest that recovery accepts; `None` if the log shows that it has lost edits.
@@ -93,6 +97,7 @@ impl SalvageState {
         plan: OpenPlan,
         report: &mut SalvageReport,
     ) -> Result<Option<SalvageState>> {
+        let unix_time = builder.clock.unix_time();
         let ReadContext { context, hooks, tables } =
             ReadContext::of(builder, folder, files, &plan)?;
         let last_known = plan.last_known_seq();
@@ -105,7 +110,14 @@ impl SalvageState {
                     replay.take().into_iter().map(|(id, memtable)| (id, vec![memtable])).collect();
                 let last_seq = end.last_seq.max(last_known);
                 let version = plan.version;
-                return Ok(Some(SalvageState { version, hooks, tables, memtables, last_seq }));
+                return Ok(Some(SalvageState {
+                    version,
+                    hooks,
+                    tables,
+                    memtables,
+                    last_seq,
+                    unix_time,
+                }));
             }
             Err(error) if error.is_corruption() => error,
             Err(error) => return Err(error),
@@ -127,7 +139,7 @@ impl SalvageState {
         report.doubt_all(None, why);
         let last_seq = log.last_seq.max(last_known);
         let (memtables, version) = log.finish();
-        Ok(Some(SalvageState { version, hooks, tables, memtables, last_seq }))
+        Ok(Some(SalvageState { version, hooks, tables, memtables, last_seq, unix_time }))
     }
 }
 

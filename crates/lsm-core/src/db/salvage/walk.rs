@@ -16,6 +16,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Fault, JobFindings, OwnedEntry, PartitionHooks, RepairSources};
 use crate::iter::{Floors, InternalIter, MergeIter, MergeSource, forward_to_variants};
 use crate::memtable::{MemtableIter, clear_seqs_of, spans_of};
+use crate::read::AliveAt;
 use crate::sstable::TolerantIter;
 use crate::types::{EntryKind, FileNo, InGap, KeyForm, KeyRef, SeqNo, SpanLayers, Trailer};
 use crate::version::{PartitionVersion, Table, TableContext};
@@ -168,6 +169,8 @@ struct PartitionWalk<'a> {
     hooks: &'a PartitionHooks,
     floors: Floors,
     form: KeyForm,
+    /// The values that have not expired: no other one is a base of operands. `None` if all are one.
+    alive: Option<AliveAt>,
 }
 
 /// Calls `each` with the keys and values of `partition`; returns their number.
@@ -198,7 +201,8 @@ pub(super) fn each_entry(
         }))
     }));
     let mut merge = MergeIter::new(sources);
-    let mut walk = PartitionWalk { state, partition, hooks, floors, form };
+    let alive = hooks.hiding().map(|rule| AliveAt::new(rule, state.unix_time));
+    let mut walk = PartitionWalk { state, partition, hooks, floors, form, alive };
     let mut entries = 0;
     merge.seek(None)?;
     while merge.valid() {
@@ -259,6 +263,8 @@ impl PartitionWalk<'_> {
         let Some(operator) = &self.hooks.operator else {
             return Ok(KeyOutcome::Lost(self.lost("its merge operator is not known")));
         };
+        let alive = self.alive.as_ref().map(|alive| alive.of(self.form));
+        let base = base.filter(|base| alive.is_none_or(|alive| alive.has(key, Some(base))));
         let operands = operands.iter().rev().map(Vec::as_slice);
         Ok(match operator.fold(key, base, operands) {
             Ok(value) => KeyOutcome::Value(value),
