@@ -187,6 +187,8 @@ pub struct KeyBelow {
     gaps: Gaps,
     /// The losses that the job itself finds.
     findings: Option<JobFindings>,
+    /// See [`KeyBelow::of_export`].
+    reads_all: bool,
 }
 
 impl KeyBelow {
@@ -202,12 +204,20 @@ impl KeyBelow {
             same_level: Vec::new(),
             gaps: version.gaps.clone(),
             findings: None,
+            reads_all: false,
         }
     }
 
     /// The gaps in which entries of the partition are lost.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
+    }
+
+    /// Returns the look of an export, which reads all that a reader sees. Nothing lies below that: a gap that it comes
+    /// upon lies below a clear.
+    #[must_use]
+    pub fn of_export(self) -> KeyBelow {
+        KeyBelow { reads_all: true, ..self }
     }
 
     /// Adds the losses that the job finds on its way.
@@ -226,6 +236,9 @@ impl KeyBelow {
 
     /// Returns `true` if the key may lie below.
     pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
+        if self.reads_all {
+            return false;
+        }
         // A lost entry may be an older version of the key. If the tombstone went, a read would meet
         // the gap and fail, although the key is known to be deleted.
         let is_lost = self.findings.as_ref().is_some_and(|findings| findings.reach(user));

@@ -219,7 +219,10 @@ impl<'a> Merge<'a> {
         }
         let mut entries = MergeIter::new(inputs);
         // A loss that a repair finds counts at once: it reaches the version only with the job's edit.
-        let below = self.below().and_lost(self.is_repair().then(|| findings.clone()));
+        let mut below = self.below().and_lost(self.is_repair().then(|| findings.clone()));
+        if self.range.is_some() {
+            below = below.of_export();
+        }
         let split = self.split();
         let outcome = write_survivors(
             &mut entries,

@@ -102,8 +102,7 @@ impl Writing<'_, '_> {
     #[cold]
     pub(super) fn end_held_key(&mut self) -> Result<()> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        // An export reads all that a reader sees.
-        let is_lowest = self.outputs.is_values_only() || !self.below.may_lie_below(&held.key);
+        let is_lowest = !self.below.may_lie_below(&held.key);
         self.write_held(&held, if is_lowest { Base::Absent } else { Base::Unknown }).map(|_| ())
     }
 
