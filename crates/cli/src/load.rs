@@ -312,11 +312,6 @@ fn beyond_limits(partition: &Partition, key: &[u8], value_bytes: u64) -> Option<
     (is_too_long && partition.space().is_none()).then_some("a value beyond the limit")
 }
 
-/// Returns whether loading skips such an entry: it opens the database with the default limits.
-fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
-    key.len() > USER_KEY_BYTES_MAX || value_bytes > Options::default().value_bytes_max
-}
-
 fn check(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open_to_compare(&args.target.database, "load")?;
     let partition = existing.partition(&args.target.partition)?;
@@ -336,8 +331,10 @@ fn check(args: &Args) -> Result<(), Failure> {
                 let lens = format!("{} bytes stored, {len} in the source", stored.len());
                 different.add(&key, &lens);
             }
-            None if is_beyond_limits(&key, len) => refused.add(&key, "beyond a limit"),
-            None => missing.add(&key, "not in the database"),
+            None => match beyond_limits(&partition, &key, len) {
+                Some(why) => refused.add(&key, why),
+                None => missing.add(&key, "not in the database"),
+            },
         }
         Ok(())
     };

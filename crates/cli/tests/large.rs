@@ -72,6 +72,10 @@ fn a_folder_with_a_huge_file_is_loaded_compared_and_given_back() {
     child.stdout.take().unwrap().read_to_end(&mut got).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!((got.len() as u64, &got[got.len() - 3..]), (BIG_BYTES, &b"end"[..]));
+    // Not beyond a limit of this partition: its absence is a difference.
+    check(at, &["delete", "db", "big"], 0, "");
+    let missing = format!("equal 2 entries, {other} bytes; missing 1, different 0, skipped 0\n");
+    check(at, &compare, 1, &missing);
 }
 
 #[test]
