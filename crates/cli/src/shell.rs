@@ -119,10 +119,12 @@ impl Shell {
             completed.push(self.database.to_string_lossy().into_owned());
         }
         completed.extend_from_slice(&words[depth..]);
-        let takes_partition =
-            command.get_arguments().any(|argument| argument.get_id() == "partition");
+        // A stream names its partitions: `import` with one puts the entries of all of them into it.
+        let takes_partition = command.get_name() != "import"
+            && command.get_arguments().any(|argument| argument.get_id() == "partition");
         let is_given = words.iter().any(|word| {
-            word == "--partition" || word == "--all" || word.starts_with("--partition=")
+            ["--partition", "--all", "--all-partitions"].contains(&word.as_str())
+                || word.starts_with("--partition=")
         });
         // A verb without it means all partitions, or the default one; that is asked for by `use`.
         if takes_partition && !is_given && self.partition != "default" {
@@ -226,6 +228,15 @@ mod tests {
         check("gaps list", &["gaps", "list", "db", "--partition", "users"]);
         check("diff copy", &["diff", "db", "copy", "--partition", "users"]);
         check("compact --all", &["compact", "db", "--all"]);
+        check(
+            "export out --format stream --all-partitions",
+            &["export", "db", "out", "--format", "stream", "--all-partitions"],
+        );
+        check("import posts.stream", &["import", "db", "posts.stream"]);
+        check(
+            "load rows --format csv",
+            &["load", "db", "rows", "--format", "csv", "--partition", "users"],
+        );
         check("dump file", &["dump", "file"]);
         check("nothing", &["nothing"]);
         for wrong in ["get \"a", "get a\\"] {

@@ -236,6 +236,13 @@ fn a_shell_runs_the_lines_of_a_script_on_one_database() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\nb c\t2\n1\n", "{errors}");
     assert!(errors.contains("no partition \"none\"") && errors.contains("no key"), "{errors}");
     assert!(output.status.success(), "the last line was a success");
+    let script =
+        "use users\nexport out --format stream --all-partitions\nimport out\nuse default\nget a\n";
+    std::fs::write(at.join("script"), script).unwrap();
+    let output = shell(at, &["db"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("exported 2 entries, "), "{text}");
+    assert_eq!(printed(at, &["scan", "db", "--partition", "users"], 0), "b c\t2\n");
     assert_eq!(shell(at, &["nothing"]).status.code(), Some(1));
     assert_eq!(shell(at, &["db", "--partition", "none"]).status.code(), Some(1));
     std::fs::write(at.join("script"), "get nothing\n").unwrap();
