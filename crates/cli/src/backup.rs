@@ -10,6 +10,7 @@ use siltstone::backup::{BackupEngine, BackupInfo, PurgeSummary};
 
 use crate::bucket::{BucketPlace, needs_folder, url_of};
 use crate::engine::Existing;
+use crate::exchange::note_unlogged;
 use crate::files::{builder, files};
 use crate::output::{Failure, Output};
 use crate::parts;
@@ -159,6 +160,7 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
             made
         }
     };
+    note_unlogged(&made.unlogged);
     let mut out = Output::new(args.json);
     out.line(text_of(&made), &json_of(&made))?;
     out.finish()

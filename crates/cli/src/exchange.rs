@@ -58,11 +58,16 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
             return print_checkpoint(args, seq.get(), &[]);
         }
     };
-    if !copied.unlogged.is_empty() {
-        let names = copied.unlogged.join(", ");
+    note_unlogged(&copied.unlogged);
+    print_checkpoint(args, copied.seq.get(), &copied.unlogged)
+}
+
+/// Notes on standard error that a copy next to a writer lacks entries of the partitions `names`.
+pub(crate) fn note_unlogged(names: &[String]) {
+    if !names.is_empty() {
+        let names = names.join(", ");
         note(format_args!("siltstone: without a log, so only what was flushed is in it: {names}"));
     }
-    print_checkpoint(args, copied.seq.get(), &copied.unlogged)
 }
 
 /// Runs `copy`, and shows how much is in the folder meanwhile.

@@ -185,6 +185,10 @@ fn a_checkpoint_is_made_while_the_writer_has_the_database_open() {
     let [text, errors] = [&json.stdout, &json.stderr].map(|it| String::from_utf8_lossy(it));
     assert!(text.contains("\"unlogged\":[\"cache\"]"), "{text}");
     assert!(errors.contains("only what was flushed is in it: cache"), "{errors}");
+    let backups = folder.path().join("backups");
+    let backup = run(&["backup", "create", &path, backups.to_str().unwrap()]);
+    let errors = String::from_utf8_lossy(&backup.stderr);
+    assert!(errors.contains("only what was flushed is in it: cache"), "{errors}");
     // Refused, with nothing changed: the copy is opened below.
     let refused = run(&["checkpoint", &path, &copy]);
     assert_eq!(refused.status.code(), Some(2));
