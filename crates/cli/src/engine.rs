@@ -33,7 +33,7 @@ const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 const REMOTE_PREFIX: &str = "remote-";
 
 /// The advice of a verb that takes `--remote` and no URL.
-const INSTEAD_OF_URL: &str = "--remote ships a folder to the bucket of a URL";
+pub(crate) const INSTEAD_OF_URL: &str = "--remote ships a folder to the bucket of a URL";
 
 /// Name of the lock file of a database.
 const LOCK_FILE: &str = "LOCK";
@@ -88,6 +88,13 @@ pub(crate) struct Making {
 }
 
 impl Making {
+    /// Returns whether there can be a database at `path`: a folder that is shipped to a bucket is made of the bucket.
+    /// Refuses a URL.
+    pub(crate) fn may_exist(&self, path: &Path, verb: &str) -> Result<bool, Failure> {
+        needs_folder(path, verb, INSTEAD_OF_URL)?;
+        Ok(self.writing.remote.is_some() || (path.is_dir() && holds_database(path)?))
+    }
+
     /// Opens the database at `path` for the subcommand `verb`; creates it if there is none.
     pub(crate) fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
         if !self.create {
@@ -388,6 +395,9 @@ pub(crate) fn is_standard_stream(path: &Path) -> bool {
 pub(crate) fn open_source(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_standard_stream(path) {
         return Ok(Box::new(io::stdin()));
+    }
+    if path.is_dir() {
+        return Err(Failure::Usage(format!("{} is a folder, not a file", path.display())));
     }
     // Not buffered here. All callers read in large pieces, or buffer themselves.
     let file = std::fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;

@@ -11,9 +11,12 @@ use siltstone::{ErrorKind, ExportOptions};
 
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
-use crate::engine::{self, Existing, Making, ReadTarget, Target};
+use crate::engine::{self, Existing, INSTEAD_OF_URL, Making, ReadTarget, Target};
 use crate::output::{Failure, Output, note};
 use crate::{files, progress, repair, resp, streams};
+
+/// The file of an export that describes its tables.
+const EXPORT: &str = "EXPORT";
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -225,6 +228,11 @@ pub(crate) struct IngestArgs {
 
 /// Ingests an export; makes the database and the partition if they do not exist.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
+    needs_folder(&args.target.database, "ingest", INSTEAD_OF_URL)?;
+    // Before a database is made for it.
+    if !args.folder.join(EXPORT).is_file() {
+        return Err(Failure::Usage(format!("there is no export in {}", args.folder.display())));
+    }
     let written = args.making.open(&args.target.database, "ingest")?;
     let partition = written.db.partition(&args.target.partition)?;
     let summary = progress::during("ingesting", String::new, || partition.ingest(&args.folder))?;

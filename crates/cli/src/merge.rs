@@ -47,16 +47,18 @@ pub(crate) struct MergeArgs {
 pub(crate) fn merge(args: &MergeArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let written = args.making.open(&args.target.database, "merge")?;
-    let partition = partition(args, &written.db)?;
-    let Some((name, _)) = partition.merge_operator() else {
-        let what = "the partition has no merge operator; name one by --operator".to_owned();
-        return Err(Failure::Usage(what));
+    // All arguments are read before anything is made or bound.
+    let named = match args.operator.find()? {
+        Some(operator) => Some((operand(args, operator.name())?, operator)),
+        None if !args.making.may_exist(&args.target.database, "merge")? => {
+            return Err(no_operator());
+        }
+        None => None,
     };
-    let operand = if args.encoding.is_text() && INTEGERS.contains(&name.as_str()) {
-        integer(&args.operand)?.to_le_bytes().to_vec()
-    } else {
-        bytes.argument(&args.operand)?
+    let written = args.making.open(&args.target.database, "merge")?;
+    let (partition, operand) = match named {
+        Some((operand, operator)) => (bound(args, &written.db, operator)?, operand),
+        None => stored(args, &written.db)?,
     };
     partition.merge_with(&key, &operand, Durability::Sync)?;
     if args.target.json {
@@ -68,11 +70,36 @@ pub(crate) fn merge(args: &MergeArgs) -> Result<(), Failure> {
 }
 
 /// The partition, with the operator that the arguments name.
-fn partition(args: &MergeArgs, db: &Db) -> Result<Partition, Failure> {
+fn bound(
+    args: &MergeArgs,
+    db: &Db,
+    operator: Arc<dyn MergeOperator>,
+) -> Result<Partition, Failure> {
     let partition = db.partition(&args.target.partition)?;
-    let Some(operator) = args.operator.find()? else { return Ok(partition) };
     let options = partition.options().merge_operator(operator);
     Ok(db.partition_with(&args.target.partition, options)?)
+}
+
+/// The partition that has an operator, and the operand for it.
+fn stored(args: &MergeArgs, db: &Db) -> Result<(Partition, Vec<u8>), Failure> {
+    let name = &args.target.partition;
+    let partition = db.has_partition(name).then(|| db.open_partition(name)).transpose()?;
+    let partition = partition.ok_or_else(no_operator)?;
+    let (operator, _) = partition.merge_operator().ok_or_else(no_operator)?;
+    let operand = operand(args, &operator)?;
+    Ok((partition, operand))
+}
+
+fn no_operator() -> Failure {
+    Failure::Usage("the partition has no merge operator; name one by --operator".to_owned())
+}
+
+/// The operand of the arguments for the operator of this name.
+fn operand(args: &MergeArgs, operator: &str) -> Result<Vec<u8>, Failure> {
+    match args.encoding.is_text() && INTEGERS.contains(&operator) {
+        true => Ok(integer(&args.operand)?.to_le_bytes().to_vec()),
+        false => args.encoding.bytes().argument(&args.operand),
+    }
 }
 
 impl OperatorArgs {

@@ -35,29 +35,25 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
+    let mut value = bytes.optional(args.value.as_ref())?.unwrap_or_default();
+    // All arguments are read before anything is made.
+    let file = match &args.value_file {
+        Some(path) => Some((path, engine::open_source(path)?)),
+        None => None,
+    };
     let written = args.making.open(&args.target.database, "put")?;
     let partition = written.db.partition(&args.target.partition)?;
-    match &args.value_file {
+    match file {
         // Streamed only if the value goes to a chunk file. A value of a table is held in memory in
         // any case.
-        Some(path) if partition.space().is_some() => {
-            engine::put_stream(
-                &partition,
-                &key,
-                None,
-                &mut engine::open_source(path)?,
-                path,
-                Durability::Sync,
-            )?;
+        Some((path, mut source)) if partition.space().is_some() => {
+            engine::put_stream(&partition, &key, None, &mut source, path, Durability::Sync)?;
         }
-        Some(path) => {
-            let mut value = Vec::new();
-            let read = engine::open_source(path)?.read_to_end(&mut value);
-            read.map_err(|e| Failure::io("read", path, &e))?;
-            partition.put_with(&key, &value, Durability::Sync).map(drop)?;
-        }
-        None => {
-            let value = bytes.optional(args.value.as_ref())?.unwrap_or_default();
+        file => {
+            if let Some((path, mut source)) = file {
+                let read = source.read_to_end(&mut value);
+                read.map_err(|e| Failure::io("read", path, &e))?;
+            }
             partition.put_with(&key, &value, Durability::Sync).map(drop)?;
         }
     }

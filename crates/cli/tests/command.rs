@@ -105,7 +105,13 @@ fn operands_are_merged() {
     let at = folder.path();
     check(at, &["merge", "db", "n", "5"], 2, "");
     check(at, &["merge", "db", "n", "5", "--operator", "sum"], 2, "");
+    check(at, &["merge", "db", "n", "five", "--operator", "add"], 2, "");
+    assert!(!at.join("db").exists(), "wrong usage makes nothing");
     check(at, &["merge", "db", "n", "5", "--operator", "add"], 0, "");
+    let other = ["--partition", "other"];
+    check(at, &[&["merge", "db", "n", "5"][..], &other].concat(), 2, "");
+    check(at, &[&["merge", "db", "n", "x", "--operator", "max"][..], &other].concat(), 2, "");
+    check(at, &["partitions", "db"], 0, "default\n");
     check(at, &["merge", "db", "n", "-7"], 0, "");
     check(at, &["merge", "db", "6e", "0200000000000000", "--hex"], 0, "");
     check(at, &["merge", "db", "n", "five"], 2, "");

@@ -75,6 +75,7 @@ fn verbs_that_need_a_folder_refuse_a_url_by_their_name() {
         (&["delete", url, "a"], "--remote"),
         (&["load", url, "-", "--format", "lines"], "--remote"),
         (&["load", url, "-", "--format", "lines", "--check"], "--remote"),
+        (&["merge", url, "a", "1"], "--remote"),
         (&["compact", url], "--remote"),
         (&["ingest", url, "out"], "--remote"),
         (&["import", url, "-"], "--remote"),

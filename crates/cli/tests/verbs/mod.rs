@@ -112,6 +112,21 @@ fn databases_are_compared_by_partition_and_key() {
 }
 
 #[test]
+fn wrong_arguments_make_no_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for (arguments, code, what) in [
+        (["put", "db", "k", "--value-file", "missing"], 1, "cannot open missing"),
+        (["put", "db", "k", "--value-file", "."], 2, ". is a folder"),
+        (["put", "db", "aa", "zz", "--hex"], 2, "hex digits"),
+        (["ingest", "db", "missing", "--partition", "users"], 2, "there is no export in missing"),
+    ] {
+        refused(at, &arguments, code, what);
+        assert!(!at.join("db").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_database_without_gaps_has_none_to_repair_or_accept() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
