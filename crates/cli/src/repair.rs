@@ -10,7 +10,8 @@ use siltstone::stream::StreamExport;
 use siltstone::{Damage, DoubtfulKeys, SalvageReport};
 
 use crate::bucket::needs_folder;
-use crate::engine::is_standard_stream;
+use crate::bytes::Bytes;
+use crate::engine::{Existing, is_standard_stream};
 use crate::files;
 use crate::output::{Failure, Output, note};
 use crate::progress;
@@ -49,6 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Exports what can be read to the new file `path`, or to standard output; the report goes to standard error.
 pub(crate) fn export(database: &Path, path: &Path, options: &StreamExport) -> Result<(), Failure> {
     needs_folder(database, "export --salvage", "remote verify checks a bucket")?;
+    // Before the file is made. Its tables or its log suffice: a manifest is not needed.
+    Existing::check(database)?;
     let bar = progress::counting("exporting");
     let builder = files::builder(database);
     let (summary, report) = if is_standard_stream(path) {

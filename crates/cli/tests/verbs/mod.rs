@@ -294,6 +294,13 @@ fn a_damaged_database_is_repaired_into_a_new_one() {
     }
     refused(at, &["repair", "db", "--into", "new"], 2, "is not empty");
     refused(at, &["export", "db", "tables", "--salvage"], 2, "--format stream");
+    refused(
+        at,
+        &["export", "bd", "out", "--format", "stream", "--salvage"],
+        1,
+        "no database in bd",
+    );
+    assert!(!at.join("out").exists(), "a path that is mistyped leaves no file");
 }
 
 /// While this process writes, and after it has closed the database.
