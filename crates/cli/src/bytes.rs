@@ -1,7 +1,8 @@
 //! Bytes as text and text as bytes: keys and values in arguments, on the terminal and in JSON.
 //!
 //! Invariant: a terminal sees no control character and nothing that is not UTF-8, unless `--raw`
-//! asks; everything printed as JSON can be read back by `load --format jsonl`, byte for byte.
+//! asks; each key and value in JSON can be read back, byte for byte, and those of `scan` by
+//! `load --format jsonl`.
 
 use std::ffi::{OsStr, OsString};
 
@@ -90,6 +91,22 @@ impl Bytes {
             (Bytes::Text | Bytes::Base64, _) => ("_base64", to_base64(bytes)),
         };
         object.insert(format!("{name}{ending}"), Value::String(text));
+    }
+
+    /// Adds the field `name` to an object as [`Bytes::field`] does; without bytes it is `null`.
+    pub(crate) fn with<'a>(
+        self,
+        mut object: Value,
+        name: &str,
+        bytes: impl Into<Option<&'a [u8]>>,
+    ) -> Value {
+        if let Value::Object(fields) = &mut object {
+            match bytes.into() {
+                Some(bytes) => self.field(fields, name, bytes),
+                None => _ = fields.insert(name.to_owned(), Value::Null),
+            }
+        }
+        object
     }
 
     /// Returns a key, and its value if there is one to print, as an object.

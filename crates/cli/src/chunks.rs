@@ -70,17 +70,17 @@ fn chunk_text(chunk: &ChunkInfo) -> String {
 }
 
 fn chunk_json(chunk: &ChunkInfo) -> serde_json::Value {
-    json!({
+    let object = json!({
         "path": chunk.path.display().to_string(),
         "state": state(chunk),
         "last_offset": chunk.last_offset,
-        "first_key": Bytes::Text.text(&chunk.smallest),
-        "last_key": Bytes::Text.text(&chunk.largest),
         "live_values": chunk.live_blocks,
         "live_bytes": chunk.live_bytes,
         "pending_bytes": chunk.pending_bytes,
         "dead_bytes": chunk.dead_bytes,
-    })
+    });
+    let object = Bytes::Text.with(object, "first_key", &*chunk.smallest);
+    Bytes::Text.with(object, "last_key", &*chunk.largest)
 }
 
 fn space_text(count: usize, space: &Space) -> String {

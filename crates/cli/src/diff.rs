@@ -98,14 +98,14 @@ impl Report {
         if self.is_quiet {
             return Ok(());
         }
-        let key = key.map(|key| self.bytes.text(key));
-        let text = key.as_deref().unwrap_or("(the partition)");
+        let text = key.map_or("(the partition)".to_owned(), |key| self.bytes.text(key));
         let what = match mark {
             "<" => "only_left",
             ">" => "only_right",
             _ => "value",
         };
-        let object = json!({ "partition": partition, "key": key, "difference": what });
+        let object = json!({ "partition": partition, "difference": what });
+        let object = self.bytes.with(object, "key", key);
         self.out.line(format_args!("{mark} {partition}\t{text}"), &object)
     }
 }

@@ -45,14 +45,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn explanation_json(explanation: &Explanation, bytes: Bytes) -> Value {
-    json!({
+    let object = json!({
         "partition": explanation.partition,
-        "key": bytes.text(&explanation.key),
         "versions": versions_json(&explanation.versions),
         "orphans": versions_json(&explanation.orphans),
         "damage": explanation.damage.iter().map(damage_json).collect::<Vec<_>>(),
         "is_damaged": explanation.is_damaged(),
-    })
+    });
+    bytes.with(object, "key", &*explanation.key)
 }
 
 fn versions_json(versions: &[ExplainedVersion]) -> Vec<Value> {
@@ -109,13 +109,13 @@ pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
 
 /// The faults of an entry, as an object.
 pub(crate) fn fault_json(fault: &EntryFault) -> Value {
-    json!({
-        "key": Bytes::Text.text(&fault.key),
+    let object = json!({
         "sequence": fault.seq.get(),
         "kind": format!("{:?}", fault.kind),
         "offset": fault.at.block_offset,
         "entry": fault.at.entry,
         "what": fault.what,
         "verdict": format!("{:?}", fault.verdict),
-    })
+    });
+    Bytes::Text.with(object, "key", &*fault.key)
 }

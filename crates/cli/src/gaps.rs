@@ -106,7 +106,8 @@ fn print(gaps: &[Gap], encoding: Encoding, is_json: bool) -> Result<(), Failure>
         let from = bytes.text(&gap.from);
         let to = bytes.text(&gap.to);
         let is_accepted = gap.closed_at.is_some();
-        let object = json!({ "from": from, "to": to, "is_accepted": is_accepted });
+        let object = bytes.with(json!({ "is_accepted": is_accepted }), "from", &*gap.from);
+        let object = bytes.with(object, "to", &*gap.to);
         let state = if is_accepted { ", accepted" } else { "" };
         out.line(format_args!("entries between {from} and {to} are lost{state}"), &object)?;
     }

@@ -156,19 +156,19 @@ fn row(level: &str, tables: &[PlacedTable], count: &str) -> String {
 }
 
 fn table_json(PlacedTable { meta, .. }: &PlacedTable) -> Value {
-    json!({
+    let object = json!({
         "file": meta.file.0,
         "epoch": meta.epoch.0,
         "bytes": meta.bytes,
         "entries": meta.entries,
         "tombstones": meta.tombstones,
         "hidden": meta.hidden,
-        "first_key": Bytes::Text.text(&meta.smallest.user),
-        "last_key": Bytes::Text.text(&meta.largest.user),
         "min_seq": meta.min_seq.get(),
         "max_seq": meta.max_seq.get(),
         "global_seq": meta.global_seq.map(siltstone::SeqNo::get),
-    })
+    });
+    let object = Bytes::Text.with(object, "first_key", &*meta.smallest.user);
+    Bytes::Text.with(object, "last_key", &*meta.largest.user)
 }
 
 fn level_json((level, tables): (usize, &[PlacedTable])) -> Value {

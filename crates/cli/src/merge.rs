@@ -63,7 +63,7 @@ pub(crate) fn merge(args: &MergeArgs) -> Result<(), Failure> {
     partition.merge_with(&key, &operand, Durability::Sync)?;
     if args.target.json {
         let mut out = Output::new(true);
-        out.line("", &json!({ "done": "merge", "key": bytes.text(&key) }))?;
+        out.line("", &bytes.with(json!({ "done": "merge" }), "key", &*key))?;
         out.finish()?;
     }
     Ok(written.close()?)

@@ -137,20 +137,17 @@ pub(crate) fn printable(text: impl Display) -> String {
 
 /// Damage as an object.
 pub(crate) fn damage_json(damage: &Damage) -> Value {
-    let [first, last] = match &damage.keys {
-        Some((first, last)) => [Some(Bytes::Text.text(first)), Some(Bytes::Text.text(last))],
-        None => [None, None],
-    };
-    json!({
+    let object = json!({
         "partition": damage.partition,
         "level": damage.level,
         "file": damage.file.display().to_string(),
         "offset": damage.offset,
-        "key": damage.key.as_ref().map(|key| Bytes::Text.text(key)),
-        "first_key": first,
-        "last_key": last,
         "what": damage.what,
-    })
+    });
+    let object = Bytes::Text.with(object, "key", damage.key.as_deref());
+    let keys = damage.keys.as_ref();
+    let object = Bytes::Text.with(object, "first_key", keys.map(|(first, _)| &**first));
+    Bytes::Text.with(object, "last_key", keys.map(|(_, last)| &**last))
 }
 
 #[cfg(test)]

@@ -91,11 +91,11 @@ fn lines(
     }
     for damage in &report.damage {
         let text = format!("damaged: {}", place(damage));
-        let key = damage.key.as_ref().map(|key| key.escape_ascii().to_string());
         let json = json!({
             "damaged": damage.file.display().to_string(), "offset": damage.offset,
-            "partition": damage.partition, "key": key, "what": damage.what,
+            "partition": damage.partition, "what": damage.what,
         });
+        let json = Bytes::Text.with(json, "key", damage.key.as_deref());
         each(&text, &json)?;
     }
     for doubt in &report.doubtful {
@@ -138,9 +138,9 @@ fn doubtful(doubt: &DoubtfulKeys) -> (String, Value) {
         Some((first, last)) => format!("keys \"{first}\" to \"{last}\""),
     };
     let text = format!("doubtful: {scope}, {range}: {}", doubt.why);
-    let json = json!({
-        "doubtful": doubt.why, "partition": partition,
-        "first": keys.as_ref().map(|it| &it.0), "last": keys.as_ref().map(|it| &it.1),
-    });
+    let json = json!({ "doubtful": doubt.why, "partition": partition });
+    let keys = doubt.keys.as_ref();
+    let json = Bytes::Text.with(json, "first", keys.map(|(first, _)| &**first));
+    let json = Bytes::Text.with(json, "last", keys.map(|(_, last)| &**last));
     (text, json)
 }

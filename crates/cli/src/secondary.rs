@@ -91,7 +91,7 @@ fn serve(
                 for entry in partition.at(Level::Eventual)?.prefix(rest) {
                     let (key, value) = entry?;
                     let text = format!("{}\t{}", as_text(&key), as_text(&value));
-                    out.line(text, &json!({ "key": as_text(&key), "value": as_text(&value) }))?;
+                    out.line(text, &Bytes::Text.entry(&key, Some(&value)))?;
                 }
             }
             "lag" | "sync" => {
@@ -118,10 +118,8 @@ fn as_text(bytes: &[u8]) -> String {
 }
 
 fn answer(out: &mut Output, key: &str, value: Option<Slice>) -> Result<(), Failure> {
-    match value {
-        Some(value) => out.line(as_text(&value), &json!({ "key": key, "value": as_text(&value) })),
-        None => out.line("(nothing)", &json!({ "key": key, "value": Value::Null })),
-    }
+    let text = value.as_ref().map_or("(nothing)".to_owned(), |value| as_text(value));
+    out.line(text, &Bytes::Text.with(json!({ "key": key }), "value", value.as_deref()))
 }
 
 fn text(partition: &SecondaryPartition, lag: Lag, seq: u64) -> String {

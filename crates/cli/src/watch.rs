@@ -117,8 +117,11 @@ fn shown(change: &KeyChange) -> Result<(String, Value), Failure> {
             (format!("delete\t{}", text(key)), object)
         }
         KeyChange::DeleteRange { start, end } => {
-            let end = end.as_deref().map(text);
-            let object = json!({ "operation": "delete_range", "start": text(start), "end": end });
+            let end_key = end.as_deref();
+            let end = end_key.map(text);
+            let object = json!({ "operation": "delete_range" });
+            let object = Bytes::Text.with(object, "start", &**start);
+            let object = Bytes::Text.with(object, "end", end_key);
             (format!("delete\t{}..{}", text(start), end.unwrap_or_default()), object)
         }
         KeyChange::Merge { key, operand } => {

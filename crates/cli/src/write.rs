@@ -5,7 +5,7 @@ use std::io::Read;
 use std::ops::Bound;
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use siltstone::{Durability, Partition};
 
 use crate::bytes::{Bytes, Encoding};
@@ -57,7 +57,7 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
             partition.put_with(&key, &value, Durability::Sync).map(drop)?;
         }
     }
-    report(&args.target, "put", &bytes.text(&key))?;
+    report(&args.target, bytes.with(json!({ "done": "put" }), "key", &*key))?;
     Ok(written.close()?)
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let partition = existing.partition(&args.target.partition)?;
     let Some(key) = bytes.optional(args.key.as_ref())? else {
         let deed = delete_many(args, &partition, bytes)?;
-        report(&args.target, "deleted", &deed)?;
+        report(&args.target, deed)?;
         return Ok(existing.close()?);
     };
     // The engine accepts a deletion of any key. A user who mistypes a key should get an error.
@@ -99,31 +99,32 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
     }
     partition.delete_with(&key, Durability::Sync)?;
-    report(&args.target, "deleted", &bytes.text(&key))?;
+    report(&args.target, bytes.with(json!({ "done": "deleted" }), "key", &*key))?;
     Ok(existing.close()?)
 }
 
-/// Deletes the keys of a range; returns its text.
-fn delete_many(args: &DeleteArgs, partition: &Partition, bytes: Bytes) -> Result<String, Failure> {
+/// Deletes the keys of a range; returns it as an object.
+fn delete_many(args: &DeleteArgs, partition: &Partition, bytes: Bytes) -> Result<Value, Failure> {
+    let done = json!({ "done": "deleted" });
     if let Some(prefix) = bytes.optional(args.prefix.as_ref())? {
         partition.delete_prefix_with(&prefix, Durability::Sync)?;
-        return Ok(bytes.text(&prefix));
+        return Ok(bytes.with(done, "prefix", &*prefix));
     }
     let from = bytes.optional(args.from.as_ref())?;
     let to = bytes.optional(args.to.as_ref())?;
-    let first = from.as_deref().unwrap_or_default();
-    let named = format!("{}..{}", bytes.text(first), bytes.text(to.as_deref().unwrap_or_default()));
+    let object = bytes.with(done, "from", from.as_deref());
+    let object = bytes.with(object, "to", to.as_deref());
     let lower = from.map_or(Bound::Unbounded, Bound::Included);
     let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
     partition.delete_range_with((lower, upper), Durability::Sync)?;
-    Ok(named)
+    Ok(object)
 }
 
 /// Prints no text, because it succeeded; one object as JSON.
-fn report(target: &Target, deed: &str, key: &str) -> Result<(), Failure> {
+fn report(target: &Target, deed: Value) -> Result<(), Failure> {
     if target.json {
         let mut out = Output::new(true);
-        out.line("", &json!({ "done": deed, "key": key }))?;
+        out.line("", &deed)?;
         out.finish()?;
     }
     Ok(())

@@ -142,7 +142,7 @@ fn ranges_of_keys_are_deleted_at_once() {
     check(at, &["scan", "db", "--keys"], 0, "a1\na2\nb1\nb2\nb3\nc1\n");
     check(at, &["delete", "db", "--prefix", "a"], 0, "");
     check(at, &["scan", "db", "--keys"], 0, "b1\nb2\nb3\nc1\n");
-    let json = "{\"done\":\"deleted\",\"key\":\"b2..b3\"}\n";
+    let json = "{\"done\":\"deleted\",\"from\":\"b2\",\"to\":\"b3\"}\n";
     check(at, &["delete", "db", "--from", "b2", "--to", "b3", "--json"], 0, json);
     check(at, &["scan", "db", "--keys"], 0, "b1\nb3\nc1\n");
     check(at, &["delete", "db", "--from", "b3"], 0, "");

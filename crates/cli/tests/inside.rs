@@ -250,7 +250,7 @@ fn explain_prints_every_version_of_a_key() {
     assert!(text.contains("metadata in the same block") && text.ends_with("   Valid\n"), "{text}");
     let hex = ["explain", "db", "6b6579", "--hex", "--json"];
     let explanation = json(at, &hex, 0);
-    assert_eq!(explanation["key"], "6b6579");
+    assert_eq!(explanation["key_hex"], "6b6579");
     assert_eq!(explanation["versions"][0]["sealing"], "unsealed", "{explanation}");
     assert_eq!(explanation["versions"][0]["verdict"], Value::Null);
 
