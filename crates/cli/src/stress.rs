@@ -11,8 +11,8 @@
 //! Invariant: the exit status is 0 only if every state was read to the end and equals the model.
 
 mod faults;
+mod operations;
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,26 +22,23 @@ use std::time::Duration;
 
 use serde_json::json;
 use siltstone::fs::Fs;
+use siltstone::operators::SetBitsOperator;
 use siltstone::{
-    Batch, Db, Durability, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition,
-    PartitionOptions, VerifyOptions,
+    Batch, Db, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    Transaction, TtlRule, VerifyOptions,
 };
 use testkit::Rng;
 use testkit::rng::mix64;
 
-use crate::bytes::Bytes;
 use crate::files;
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
 use faults::{Faults, FaultyDisk};
+use operations::{ExpectedState, LARGE_BYTES, Operation, PARTITIONS, Work, work};
 
-/// The partitions: without and with metadata, and with large values.
-const PARTITIONS: [&str; 3] = ["plain", "metahive", "large"];
 /// The partition with the number of the last commit.
 const COUNTER: &str = "counter";
-/// Values from this length on go to chunk files.
-const LARGE_BYTES: usize = 32 << 10;
 /// Memory of writes, small so that there are many flushes and compactions.
 const WRITE_BUFFER_BYTES: u64 = 4 << 20;
 /// The pause before a call of the writer is tried again while its disk fails, and the number of its attempts. The store
@@ -95,45 +92,6 @@ pub(crate) struct WriterArgs {
     fault_seed: u64,
 }
 
-/// An operation; the number is that of a partition.
-enum Operation {
-    Put(usize, Vec<u8>, Vec<u8>),
-    Delete(usize, Vec<u8>),
-    DeleteRange(usize, Vec<u8>, Vec<u8>),
-    Clear(usize),
-}
-
-/// The operations of the commit with the number `commit`, and its durability.
-fn operations(seed: u64, commit: u64, keys: u64) -> (Vec<Operation>, Durability) {
-    let mut rng = Rng::new(mix64(seed) ^ commit);
-    let count = rng.range(1..9);
-    let operations = (0..count).map(|_| operation(&mut rng, keys)).collect();
-    let durability = if rng.chance(1, 50) { Durability::Sync } else { Durability::Os };
-    (operations, durability)
-}
-
-fn operation(rng: &mut Rng, keys: u64) -> Operation {
-    let partition = rng.index(PARTITIONS.len());
-    let key = rng.below(keys);
-    match rng.below(2000) {
-        0 => Operation::Clear(partition),
-        1..20 => {
-            let end = key + rng.range(1..100);
-            Operation::DeleteRange(partition, key_bytes(key), key_bytes(end))
-        }
-        20..400 => Operation::Delete(partition, key_bytes(key)),
-        _ => {
-            let is_large = PARTITIONS[partition] == "large" && rng.chance(1, 50);
-            let len = if is_large { LARGE_BYTES + rng.index(LARGE_BYTES) } else { rng.index(300) };
-            Operation::Put(partition, key_bytes(key), rng.bytes(len))
-        }
-    }
-}
-
-fn key_bytes(key: u64) -> Vec<u8> {
-    format!("key {key:08}").into_bytes()
-}
-
 /// An open database with its partitions.
 struct Stressed {
     db: Db,
@@ -150,6 +108,8 @@ impl Stressed {
             PartitionOptions::new().metahive(MetaHiveOptions::default()),
             PartitionOptions::new()
                 .large_values(LargeValueOptions::new().threshold_bytes(LARGE_BYTES as u64)),
+            PartitionOptions::new().merge_operator(Arc::new(SetBitsOperator)),
+            PartitionOptions::new().ttl(&TtlRule::in_value(0)),
         ];
         let mut partitions = Vec::new();
         for (name, options) in PARTITIONS.into_iter().zip(options) {
@@ -168,12 +128,50 @@ impl Stressed {
             .map_err(|_| Failure::NotFound("the number of the last commit is damaged".into()))
     }
 
+    /// Does the work of the commit with this number.
+    fn commit(&self, work: &Work, number: u64) -> siltstone::Result<()> {
+        match work.is_transaction {
+            true => self.transaction(work, number)?.commit(work.durability).map(drop),
+            false => self.batch(&work.operations, number).commit(work.durability).map(drop),
+        }
+    }
+
+    /// A transaction with a lock, and with writes that are rolled back.
+    fn transaction(&self, work: &Work, number: u64) -> siltstone::Result<Transaction> {
+        let mut transaction = self.db.transaction();
+        transaction.get_for_update(&self.counter, "commit")?;
+        for operation in &work.operations {
+            match operation {
+                Operation::Put(at, key, value) => {
+                    transaction.put(&self.partitions[*at], key, value);
+                }
+                Operation::Merge(at, key, operand) => {
+                    transaction.merge(&self.partitions[*at], key, operand);
+                }
+                Operation::Delete(at, key) => transaction.delete(&self.partitions[*at], key),
+                Operation::DeleteRange(at, from, to) => {
+                    transaction.delete_range(&self.partitions[*at], &from[..]..&to[..]);
+                }
+                Operation::Clear(at) => transaction.clear(&self.partitions[*at]),
+            }
+        }
+        transaction.set_savepoint();
+        transaction.put(&self.partitions[0], "rolled back", "");
+        transaction.clear(&self.partitions[1]);
+        transaction.rollback_to_savepoint()?;
+        transaction.put(&self.counter, "commit", number.to_be_bytes());
+        Ok(transaction)
+    }
+
     fn batch(&self, operations: &[Operation], commit: u64) -> Batch {
         let mut batch = self.db.batch();
         for operation in operations {
             match operation {
                 Operation::Put(at, key, value) => {
                     batch.of(&self.partitions[*at]).put(key, value);
+                }
+                Operation::Merge(at, key, operand) => {
+                    batch.of(&self.partitions[*at]).merge(key, operand);
                 }
                 Operation::Delete(at, key) => {
                     batch.of(&self.partitions[*at]).delete(key);
@@ -204,12 +202,10 @@ pub(crate) fn write(args: &WriterArgs) -> Result<(), Failure> {
     let mut shown = 0;
     loop {
         commit += 1;
-        let (operations, durability) = operations(args.seed, commit, args.keys);
+        let work = work(args.seed, commit, args.keys);
         out.raw(format!("begun {commit}\n").as_bytes())?;
         out.flush()?;
-        patiently(attempts, || {
-            Ok(stressed.batch(&operations, commit).commit(durability).map(drop)?)
-        })?;
+        patiently(attempts, || Ok(stressed.commit(&work, commit)?))?;
         out.raw(format!("done {commit}\n").as_bytes())?;
         if let Some(count) = faults.as_ref().map(|it| it.count()).filter(|count| *count > shown) {
             out.raw(format!("faults {count}\n").as_bytes())?;
@@ -247,59 +243,6 @@ fn patiently<T>(attempts: u32, mut call: impl FnMut() -> Result<T, Failure>) -> 
         }
     }
     call()
-}
-
-/// The state that the database must have.
-struct ExpectedState {
-    partitions: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
-    commit: u64,
-}
-
-impl ExpectedState {
-    fn new() -> ExpectedState {
-        ExpectedState { partitions: vec![BTreeMap::new(); PARTITIONS.len()], commit: 0 }
-    }
-
-    fn advance(&mut self, seed: u64, keys: u64, to: u64) {
-        while self.commit < to {
-            self.commit += 1;
-            for operation in operations(seed, self.commit, keys).0 {
-                match operation {
-                    Operation::Put(at, key, value) => _ = self.partitions[at].insert(key, value),
-                    Operation::Delete(at, key) => _ = self.partitions[at].remove(&key),
-                    Operation::DeleteRange(at, from, to) => {
-                        self.partitions[at].retain(|key, _| *key < from || *key >= to);
-                    }
-                    Operation::Clear(at) => self.partitions[at].clear(),
-                }
-            }
-        }
-    }
-
-    /// The first difference of a partition, as a sentence.
-    fn difference(&self, at: usize, partition: &Partition) -> Result<Option<String>, Failure> {
-        let mut expected = self.partitions[at].iter();
-        let mut stored = partition.iter();
-        loop {
-            let found = stored.next().transpose()?;
-            let (key, what) = match (expected.next(), &found) {
-                (None, None) => return Ok(None),
-                (Some((key, value)), Some((stored, content))) if key[..] == stored[..] => {
-                    if value[..] == content[..] {
-                        continue;
-                    }
-                    (&key[..], "has another value")
-                }
-                (Some((key, _)), Some((stored, _))) if key[..] > stored[..] => {
-                    (&stored[..], "was deleted and is there")
-                }
-                (Some((key, _)), _) => (&key[..], "is lost"),
-                (None, Some((stored, _))) => (&stored[..], "was deleted and is there"),
-            };
-            let key = Bytes::Text.text(key);
-            return Ok(Some(format!("partition {:?}, key {key:?}: {what}", partition.name())));
-        }
-    }
 }
 
 /// Runs the rounds.
@@ -448,19 +391,26 @@ mod tests {
     /// Two sources of one seed agree, and each way to differ is found and named.
     #[test]
     fn a_state_that_differs_from_the_commits_is_named() {
-        let db = Db::builder("/db").fs(Arc::new(MemFs::new())).open().unwrap();
-        let partitions = PARTITIONS.map(|name| db.partition(name).unwrap()).to_vec();
-        let counter = db.partition(COUNTER).unwrap();
-        let stressed = Stressed { db, partitions, counter };
+        let stressed = Stressed::open(Path::new("/db"), Arc::new(MemFs::new())).unwrap();
         let mut state = ExpectedState::new();
+        let mut transactions = 0;
         for commit in 1..=300 {
-            let (operations, _) = operations(7, commit, 50);
-            stressed.batch(&operations, commit).commit(Durability::Os).unwrap();
+            let work = work(7, commit, 50);
+            transactions += u32::from(work.is_transaction);
+            stressed.commit(&work, commit).unwrap();
+            // As after a failure that had an effect.
+            stressed.commit(&work, commit).unwrap();
         }
+        assert!(transactions > 20);
         assert_eq!(stressed.last_commit().unwrap(), 300);
         state.advance(7, 50, 300);
+        for (at, partition) in stressed.partitions.iter().enumerate() {
+            assert!(state.partitions[at].len() > 5, "{}", PARTITIONS[at]);
+            assert_eq!(state.difference(at, partition).unwrap(), None);
+        }
+        let hidden = stressed.partitions[4].with_expired().keys().count();
+        assert!(hidden > state.partitions[4].len(), "some have expired");
         let plain = &stressed.partitions[0];
-        assert!(state.partitions[0].len() > 5 && state.difference(0, plain).unwrap().is_none());
         let (key, _) = plain.first().unwrap().unwrap();
         let (last, _) = plain.last().unwrap().unwrap();
         for (changed, content, what) in [
