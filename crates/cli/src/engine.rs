@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use remote::{Primary, Remote};
-use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
+use siltstone::{
+    Builder, Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result,
+};
 
 use crate::bucket::{BucketPlace, ReadLength, needs_folder, noted_url, url_of};
 use crate::files;
@@ -72,6 +74,9 @@ pub(crate) struct Writing {
     /// small disk, where the log takes up to four times as much
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
     write_buffer: Option<u64>,
+    /// Limit flushes and compactions together to this many MiB a second, for a disk that other programs need
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
+    background_rate: Option<u64>,
     /// Ship the folder to the bucket of this URL, and return when the bucket has all writes
     #[arg(long, value_name = "URL")]
     remote: Option<String>,
@@ -142,11 +147,20 @@ impl Writing {
             Some(primary) => primary.builder(),
             None => files::builder(path),
         };
+        Ok(Written { db: self.start(builder)?, shipping })
+    }
+
+    /// Opens the database with the options of the arguments.
+    fn start(&self, builder: Builder) -> Result<Db> {
         let builder = match self.write_buffer {
             Some(mib) => builder.write_buffer_bytes(mib << 20),
             None => builder,
         };
-        Ok(Written { db: builder.open()?, shipping })
+        let db = builder.open()?;
+        if let Some(mib) = self.background_rate {
+            db.set_background_bytes_per_second(mib << 20)?;
+        }
+        Ok(db)
     }
 }
 
@@ -486,6 +500,17 @@ mod tests {
         assert!(!is_unwritable(&Error::because(ErrorKind::Corruption, "bad", around)));
         let lost = std::io::Error::from(std::io::ErrorKind::NotFound);
         assert!(!is_unwritable(&Error::io("open", Path::new("a"), lost)));
+    }
+
+    #[test]
+    fn the_background_rate_is_that_of_the_arguments() {
+        let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+        for (background_rate, expected) in [(None, 0), (Some(3), 3 << 20)] {
+            let writing = Writing { background_rate, ..Writing::default() };
+            let db = writing.start(Db::builder("/db").fs(fs.clone())).unwrap();
+            assert_eq!(db.stats().background_bytes_per_second, expected);
+            db.close().unwrap();
+        }
     }
 
     #[test]

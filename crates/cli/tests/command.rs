@@ -159,11 +159,13 @@ fn what_writes_takes_a_write_buffer() {
     let at = folder.path();
     check(at, &["put", "db", "key", "value", "--write-buffer", "0"], 2, "");
     check(at, &["put", "db", "key", "value", "--write-buffer", "1048577"], 2, "");
+    check(at, &["put", "db", "key", "value", "--background-rate", "0"], 2, "");
     assert!(!at.join("db").exists(), "wrong usage makes nothing");
     check(at, &["put", "db", "key", "value", "--write-buffer", "2"], 0, "");
     check(at, &["get", "db", "key"], 0, "value\n");
     check(at, &["delete", "db", "key", "--write-buffer", "1"], 0, "");
-    check(at, &["compact", "db", "--write-buffer", "1"], 0, "compacted default\n");
+    let compact = ["compact", "db", "--write-buffer", "1", "--background-rate", "1"];
+    check(at, &compact, 0, "compacted default\n");
 }
 
 /// Runs the command with `input` on its standard input.
