@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lsm_core::db::Commit;
+use lsm_core::db::{Commit, Updated};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
@@ -18,9 +18,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::batch::Batch;
 use crate::builder::Builder;
-use crate::db::Db;
+use crate::db::{Db, TransactOptions};
 use crate::partition::Partition;
 use crate::readable::Readable;
+use crate::transaction::Transaction;
 
 pub use changes::ChangeStream;
 pub use rows::Rows;
@@ -220,6 +221,52 @@ impl Async<Db> {
         run(self.process, move || batch.commit(options)).await
     }
 
+    /// As [`Db::transact`]. `work` runs on another thread, and again after conflicts.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::asynchronous::Async;
+    /// use siltstone::{Db, Error, Result};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// let db = Async::<Db>::open(dir.path()).await?;
+    /// let users = db.partition("users").await?.blocking().clone();
+    /// let is_new = db
+    ///     .transact(move |transaction| {
+    ///         let is_new = !transaction.contains(&users, "alice")?;
+    ///         transaction.put(&users, "alice", "admin");
+    ///         Ok::<_, Error>(is_new)
+    ///     })
+    ///     .await?;
+    /// assert!(is_new);
+    /// # db.close().await
+    /// # }
+    /// ```
+    pub async fn transact<R: Send + 'static, E: From<Error> + Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Transaction) -> Result<R, E> + Send + 'static,
+    ) -> Result<R, E> {
+        self.call(move |db| db.transact(work)).await
+    }
+
+    /// As [`Db::transact_with`]. `work` runs on another thread, and again after conflicts.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn transact_with<R: Send + 'static, E: From<Error> + Send + 'static>(
+        &self,
+        options: impl Into<TransactOptions>,
+        work: impl FnMut(&mut Transaction) -> Result<R, E> + Send + 'static,
+    ) -> Result<(R, Commit), E> {
+        let options = options.into();
+        self.call(move |db| db.transact_with(options, work)).await
+    }
+
     /// As [`Db::changes`]. Nothing is read before the first [`ChangeStream::next`].
     ///
     /// # Errors
@@ -304,6 +351,27 @@ impl Async<Partition> {
     pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         let key = Slice::from(key.as_ref());
         self.call(move |partition| partition.delete(key)).await
+    }
+
+    /// As [`Partition::update`]. `change` runs on another thread, and again if another writer changes the key meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn update<V: AsRef<[u8]> + Send + 'static>(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> Option<V> + Send + 'static,
+    ) -> Result<Updated<V>> {
+        let key = Slice::from(key.as_ref());
+        self.call(move |partition| partition.update(key, change)).await
+    }
+
+    /// As [`Partition::clear`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn clear(&self) -> Result<Commit> {
+        self.call(Partition::clear).await
     }
 
     /// As [`Partition::delete_range`].

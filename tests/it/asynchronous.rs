@@ -118,6 +118,46 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
 }
 
 #[test]
+fn transactions_and_updates_run_on_another_thread_and_again_after_conflicts() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    refuse_this_thread(&fs);
+    on_runtime(2, async {
+        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = db.partition("p").await.unwrap();
+        p.put("n", "1").await.unwrap();
+        let counter = p.blocking().clone();
+        let mut attempts = 0;
+        let transacted = db.transact_with(Durability::Sync, move |transaction| {
+            attempts += 1;
+            let old = transaction.get(&counter, "n")?.unwrap_or_default();
+            if attempts == 1 {
+                // Another writer.
+                counter.put("n", "2")?;
+            }
+            transaction.put(&counter, "n", [&old[..], b"x"].concat());
+            Ok::<_, Error>(attempts)
+        });
+        let (attempts, commit) = transacted.await.unwrap();
+        assert!(attempts == 2 && db.blocking().durable_seq() >= commit.seq);
+        let updated = p.update("n", |old| old.map(|old| [old, b"y"].concat())).await.unwrap();
+        assert_eq!(updated.old.as_deref(), Some(&b"2x"[..]));
+        assert_eq!(updated.new.as_deref(), Some(&b"2xy"[..]));
+        let other = p.blocking().clone();
+        let failed = db.transact(move |transaction| {
+            transaction.put(&other, "m", "1");
+            Err::<(), _>(Error::new(ErrorKind::InvalidArgument, "it is refused"))
+        });
+        assert_eq!(failed.await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert!(!p.contains("m").await.unwrap());
+        p.clear().await.unwrap();
+        assert!(!p.contains("n").await.unwrap());
+        p.release().await;
+        db.close().await.unwrap();
+    });
+    fs.clear_observer();
+}
+
+#[test]
 fn a_promotion_touches_no_file_on_the_thread_of_the_runtime() {
     let fs = FaultFs::over_mem(MemFs::new());
     refuse_this_thread(&fs);
