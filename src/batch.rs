@@ -43,7 +43,14 @@ use crate::partition::Partition;
 pub struct Batch(pub(crate) lsm_core::Batch);
 
 impl Batch {
-    /// Sets `key` to `value` in `partition`.
+    /// Sets `key` to `value` in `partition`. Of several puts of one key the last one counts.
+    ///
+    /// Key and value are copied into the batch at once. Limits and the partition are checked by
+    /// [`Batch::commit`], which refuses the whole batch. For operations in a loop, [`Batch::of`] lends the batch.
+    ///
+    /// # Cost
+    /// No I/O: the bytes of key and value, in memory until the commit. A large value also is whole in memory; see
+    /// [`Partition::put_stream`](crate::Partition::put_stream).
     ///
     /// # Examples
     /// ```
