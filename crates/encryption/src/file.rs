@@ -5,6 +5,7 @@
 //!    nothing was done to has no header, and another open may begin it.
 //! 2. After a failed append nothing is appended: the end of the file is unknown, and a nonce must not be used twice.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -239,6 +240,10 @@ impl File for EncryptedFile {
             return Ok(end.place + data_between(end.offset, self.pages.inner.len()?));
         }
         self.pages.len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.pages.readable(&range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {

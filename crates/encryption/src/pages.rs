@@ -411,6 +411,37 @@ impl Pages {
         Ok(last.map_or(DataEnd { offset: page_start(0), place: 0 }, |span| span.end))
     }
 
+    /// The parts of a range that records which verify have. Holes of any length are passed.
+    pub(crate) fn readable(&self, wanted: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let FileHeader::Open(cipher) = self.header()? else { return Ok(Vec::new()) };
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        // Earlier pages cannot hold so much.
+        let mut page = wanted.start / PAGE_DATA_BYTES;
+        loop {
+            let mut bytes = vec![0; (PAGES_MAX * PAGE_BYTES) as usize];
+            let got = self.raw(PageAccess::Usual, page * PAGE_BYTES, &mut bytes)?;
+            for (number, part) in (page..).zip(bytes[..got].chunks_mut(PAGE_BYTES as usize)) {
+                let mut reader = PageReader::new(cipher, part, number * PAGE_BYTES);
+                while let Some(opened) = reader.next(wanted) {
+                    let begin = opened.place.max(wanted.start);
+                    let end = (opened.place + opened.data.len() as u64).min(wanted.end);
+                    match parts.last_mut() {
+                        Some(last) if begin <= last.end => last.end = last.end.max(end),
+                        _ => {
+                            parts.push(begin..end);
+                            // A read of the part begins here: a search might end in the hole before it.
+                            self.anchors.lock().by_place.insert(opened.place, number);
+                        }
+                    }
+                }
+            }
+            if got < bytes.len() {
+                return Ok(parts);
+            }
+            page += PAGES_MAX;
+        }
+    }
+
     /// The length of the plain file, reserved space included.
     pub(crate) fn len(&self) -> Result<u64> {
         let end = self.end()?;

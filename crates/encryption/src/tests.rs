@@ -415,3 +415,45 @@ fn a_key_changes_in_a_file_whose_header_a_crash_has_cut() {
         assert_eq!(whole(&fs, MANIFEST).unwrap(), b"one", "{len}");
     }
 }
+
+/// The place of the first byte of a page in a file that was appended at once.
+fn first_place(page: usize) -> u64 {
+    (page * 4064).saturating_sub(256) as u64
+}
+
+/// Records of whole pages. Single ones are lost, and more than a search passes.
+#[test]
+fn the_readable_parts_of_a_torn_file_are_those_of_its_whole_records() {
+    let plain = bytes(&mut Rng::new(3), 3808 + 400 * 4064 - 100);
+    let cases: [&[(usize, usize)]; 5] =
+        [&[], &[(0, 1)], &[(2, 3), (5, 6)], &[(7, 100), (150, 300)], &[(390, 401)]];
+    for lost in cases {
+        let (mem, fs) = new();
+        create(&fs, TABLE).append(&plain).unwrap();
+        let mut raw = vec![0; mem.open_read(Path::new(TABLE)).unwrap().len().unwrap() as usize];
+        mem.open_read(Path::new(TABLE)).unwrap().read_at(0, &mut raw).unwrap();
+        let mut expected: Vec<_> = std::iter::once(0..plain.len() as u64).collect();
+        for (n, (begin, end)) in lost.iter().copied().enumerate() {
+            let stop = raw.len().min(end * 4096);
+            // After the header, in the first page.
+            let part = &mut raw[(begin * 4096).max(256)..stop];
+            // Zeros, or what was never written.
+            part.iter_mut().for_each(|byte| *byte = if n % 2 == 0 { 0 } else { !*byte });
+            let last = expected.pop().unwrap();
+            expected.extend([last.start..first_place(begin), first_place(end)..last.end]);
+        }
+        expected.retain(|part| !part.is_empty());
+        mem.write_raw(Path::new(TABLE), &raw).unwrap();
+        let file = fs.open_read(Path::new(TABLE)).unwrap();
+        let parts = file.readable(0..plain.len() as u64).unwrap();
+        assert_eq!(parts, expected);
+        for part in parts {
+            let mut read = vec![0; (part.end - part.start) as usize];
+            assert_eq!(file.read_at(part.start, &mut read).unwrap(), read.len());
+            assert!(read == plain[part.start as usize..part.end as usize], "{part:?} of {lost:?}");
+            let middle = u64::midpoint(part.start, part.end);
+            let parts = file.readable(middle..part.end).unwrap();
+            assert_eq!(parts.first(), Some(&(middle..part.end)));
+        }
+    }
+}

@@ -370,7 +370,8 @@ impl StoredValue for LargeValue<'_> {
                 let path = shared.context.chunk_path(chunk);
                 match shared.context.fs.open_append(&path, AppendMode::Existing) {
                     Ok(file) => file.sync()?,
-                    Err(error) if error.is_missing() => return Ok(false),
+                    // Never synced, or torn where it begins.
+                    Err(error) if error.is_missing() || error.is_corruption() => return Ok(false),
                     Err(error) => return Err(error),
                 }
                 shared.state.lock().syncs.probed.insert(chunk);

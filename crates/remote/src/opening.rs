@@ -20,6 +20,7 @@
 //!    restore.
 //! 2. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
 
+mod differences;
 mod markers;
 
 use std::collections::BTreeSet;
@@ -32,10 +33,9 @@ use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
-use crate::folder::{FileClass, Folder, StoredChange, class_of};
+use crate::folder::{FileClass, Folder, class_of};
 use crate::format::{JournalObject, journal_name};
 use crate::journal::{Boundary, ReplayEnd, follow, journal_object, last_number, load, load_before};
-use crate::noted::NotedChange;
 use crate::read_lease::{named_lease, wait_for_leases};
 use crate::record::lost_end;
 use crate::remote_file::RemoteFile;
@@ -385,42 +385,6 @@ impl LocalFolder {
         Ok(true)
     }
 
-    /// Notes what the journal lacks.
-    ///
-    /// Only the recovery decides which commits of a log count: not those in the torn end that a power cut leaves, nor
-    /// those after a frame whose large value is lost. So logs and manifests are put only with the state that the next
-    /// open of the database recovers. Until then the bucket keeps the state that it has, or has no database.
-    fn ship(&self, shipper: &Shipper, extension: Extension) -> Result<()> {
-        for (name, class, _) in extension {
-            if name.ends_with(".wal") || name.ends_with(".manifest") {
-                shipper.defer(name);
-                continue;
-            }
-            let file = self.fs.open_read(&self.path(&name))?;
-            let len = file.len()?;
-            let known = shipper.written(&name);
-            if known.is_none() {
-                shipper.note(NotedChange::Whole(StoredChange::Create { name: name.clone() }));
-            }
-            let from = known.unwrap_or(0);
-            match class {
-                FileClass::Log => {
-                    let mut bytes = vec![0; (len - from) as usize];
-                    file.read_at(from, &mut bytes)?;
-                    let append = StoredChange::Append { name, offset: from, bytes };
-                    shipper.note(NotedChange::Whole(append));
-                }
-                FileClass::Table | FileClass::Chunk => {
-                    // A killed process may have left them unsynced.
-                    self.fs.open_append(&self.path(&name), AppendMode::Existing)?.sync()?;
-                    let piece = shipper.put_range("table", &name, from..len, &*file)?;
-                    shipper.note(NotedChange::Whole(StoredChange::Piece { name, piece }));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Returns an error if a restore could lose commits that were acknowledged before they were stored.
     fn check_restorable(&self, folder: &Folder, ack: Ack) -> Result<()> {
         if ack == Ack::Stored && folder.ack == Ack::Stored {
@@ -440,8 +404,9 @@ impl LocalFolder {
     fn restore(&self, folder: &Folder, cache: &Arc<ObjectCache>, keeps_tables: bool) -> Result<()> {
         for (name, class, len) in self.files()? {
             let stored = folder.file(&name).map(|file| file.read().len);
-            let is_same = stored.map_or(Ok(false), |stored| self.has_len(&name, len, stored))?;
-            if !(keeps_tables && is_same && class != FileClass::Log) {
+            let stored = stored.filter(|_| keeps_tables && class != FileClass::Log);
+            let is_kept = stored.map_or(Ok(false), |stored| self.has_len(&name, len, stored))?;
+            if !is_kept {
                 self.fs.delete(&self.path(&name))?;
             }
         }

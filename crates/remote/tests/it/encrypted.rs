@@ -11,11 +11,15 @@ use std::sync::Arc;
 
 use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
 use remote::{Remote, RestoreTarget};
-use siltstone::fs::OsFs;
+use siltstone::fs::{CrashOutcome, MemFs, OsFs};
 use siltstone::secondary::{Level, Target};
 use siltstone::{
-    Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions, Readable, Result, VerifyOptions,
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions, Readable,
+    Result, VerifyOptions,
 };
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, remote_of};
 
 const SECRET: &str = "no one reads this in the bucket";
 const KEY_OBJECT: &str = "encryption/key";
@@ -334,4 +338,56 @@ fn writers_that_begin_at_once_have_one_key() {
         assert!(objects.put(1, &[writer; 100]).unwrap());
         assert!(!objects.put(1, &[100; 100]).unwrap());
     }
+}
+
+/// A power cut tears the unsynced ends of chunk files, and the headers of new ones.
+#[test]
+fn what_a_power_cut_tears_of_an_encrypted_folder_keeps_no_primary_from_its_open() {
+    let mut rng = Rng::new(910);
+    let keys = ring("k1", 7);
+    for case in 0..70 {
+        let store = SimStore::new(Objects::default(), rng.fork());
+        let disk = MemFs::new();
+        let primary = over(&store, &disk, &keys, &mut rng).primary("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        let large = LargeValueOptions::new().threshold_bytes(256).chunk_bytes(60_000);
+        let values =
+            db.partition_with("values", PartitionOptions::new().large_values(large)).unwrap();
+        if case % 2 == 0 {
+            values.put_with("synced", rng.bytes(5000), Durability::Sync).unwrap();
+        }
+        for number in 0..rng.range(1..12) {
+            let len = *rng.pick(&[120, 300, 3000, 40_000]);
+            values.put_with(number.to_be_bytes(), rng.bytes(len), Durability::Os).unwrap();
+        }
+        let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
+        let disk = disk.crash_clone(outcome, &mut || rng.next_u64());
+        drop((db, primary));
+        let again = over(&store, &disk, &keys, &mut rng).primary("/db").unwrap();
+        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+        let here = entries(&db);
+        assert!(case % 2 == 1 || here.contains_key(&b"synced"[..]), "{outcome:?}");
+        assert!(db.verify(VerifyOptions::default()).unwrap().is_sound());
+        again.ship().unwrap();
+        drop((db, again));
+        // The bucket has all that the open has kept.
+        let other = over(&store, &MemFs::new(), &keys, &mut rng).take_over("/db").unwrap();
+        let db = other.builder().background(BackgroundMode::Stepped).open().unwrap();
+        assert!(entries(&db) == here, "{outcome:?}");
+        assert!(db.verify(VerifyOptions::default()).unwrap().is_sound());
+    }
+}
+
+/// A machine whose disk is encrypted.
+fn over(store: &Arc<SimStore>, disk: &MemFs, keys: &Arc<KeyRing>, rng: &mut Rng) -> Remote {
+    let fs = EncryptedFs::new(Arc::new(disk.clone()), keys.clone());
+    remote_of(store, disk, rng).fs(Arc::new(fs))
+}
+
+fn entries(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let Ok(values) = db.open_partition("values") else { return BTreeMap::new() };
+    values
+        .iter()
+        .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+        .collect()
 }

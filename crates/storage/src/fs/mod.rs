@@ -356,6 +356,16 @@ pub trait File: Send + Sync + 'static {
     /// Length in bytes, preallocated ones included.
     fn len(&self) -> Result<u64>;
 
+    /// Returns the parts of `range`, which ends with the file or before, that [`File::read_at`] reads; in order and
+    /// apart from each other. By default all of it. A file system that verifies what it reads leaves out what was
+    /// torn, lost or changed.
+    ///
+    /// # Errors
+    /// Those of [`File::read_at`], but for bytes that do not verify.
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        Ok(vec![range])
+    }
+
     /// Extends the file to `len` bytes of zeros with their space reserved. The place of the next
     /// append does not change.
     ///
