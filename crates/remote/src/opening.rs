@@ -16,9 +16,12 @@
 //! 1. A marker proves only that no other folder has written as this claimant. It says nothing of the state: each
 //!    open compares the folder with the journal, and ships what the journal lacks or makes the folder again. So
 //!    an own folder is marked before its claim, and a claim that is refused, or never stored, leaves a marker that
-//!    does no harm. A folder that is being restored has no marker, so that a crash in the middle leads to another
-//!    restore.
-//! 2. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
+//!    does no harm.
+//! 2. A folder that is being restored has no marker: it has another file that names the claimant. After a crash in the
+//!    middle that claimant may still be the last writer. Then the next open claims as its continuation, and restores
+//!    again: whatever the folder had was given up before the first restore began. If another writer has come, only
+//!    a takeover goes on.
+//! 3. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
 
 mod differences;
 mod markers;
@@ -43,7 +46,7 @@ use crate::settings::{Ack, Settings};
 use crate::shipper::Shipper;
 use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
-use markers::{FIRST, MARKER_PREFIX};
+use markers::MARKER_PREFIX;
 
 /// Bytes of a log that come with one GET, as far as an object has them.
 const READ_BYTES: usize = 4 << 20;
@@ -54,6 +57,19 @@ const CLAIMS_MAX: u64 = 10_000;
 struct LocalFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
+}
+
+/// The folder, next to the last writer of the journal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// There is no writer.
+    New,
+    /// It is that of the last writer.
+    Own,
+    /// The last writer has begun to make it as the bucket says.
+    Restoring,
+    /// The last writer has another one.
+    Other,
 }
 
 /// A claimed database: the journal continues with `shipper`.
@@ -77,8 +93,9 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     bucket.probe(remote.is_stepped)?;
     let (folder, mut boundary) = load(&bucket)?;
     let markers = local.markers()?;
-    let is_own = markers.contains(&folder.writer);
-    let is_new = folder.number == 0;
+    let standing = local.standing(&folder, &markers)?;
+    let is_own = standing == Standing::Own;
+    let is_new = standing == Standing::New;
     let stored = if takes_over { 0 } else { local.recorded(&markers)? };
     let lost = (stored > folder.number && !is_new).then_some(folder.number + 1);
     let is_fenced = folder.fenced.iter().any(|it| markers.contains(&it.claimant));
@@ -88,11 +105,9 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     }
     local.check(&folder, &markers, takes_over)?;
     let claimant = bucket.random_id();
-    if is_own || is_new {
-        // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then
-        // be refused as that of another writer, though it may have the only copy of local commits.
-        local.mark(claimant, if is_new { FIRST } else { b"" })?;
-    }
+    // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then be refused
+    // as that of another writer, though it may have the only copy of local commits.
+    local.mark_claim(claimant, standing)?;
     let writer = folder.writer;
     let claims = ClaimAttempts {
         bucket: &bucket,
@@ -120,7 +135,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
             lost.map_or(Ok(()), |lost| Err(lost_end(lost, stored)))?;
             local.check_restorable(&folder, remote.ack)?;
         }
-        local.begin_restore()?;
+        local.begin_restore(claimant)?;
         local.restore(&folder, &cache, continues)?;
         local.mark(claimant, b"")?;
     }
@@ -305,6 +320,9 @@ impl LocalFolder {
         }
         if markers.contains(&folder.writer) {
             return Ok(());
+        }
+        if self.standing(folder, markers)? == Standing::Restoring {
+            return folder.check_opened();
         }
         if takes_over && markers.is_empty() && !is_restoring && !self.files()?.is_empty() {
             let message = format!(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, RESTORING};
+use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs};
 use siltstone::Durability;
 use testkit::Rng;
 
@@ -130,9 +130,7 @@ impl Image {
             self.cut_again()?;
         }
         let fs: Arc<dyn Fs> = Arc::new(self.mem.clone());
-        // A folder that is being made as the bucket says, and was cut, is made again by a takeover.
-        let takes_over = self.takes_over || !fs.list_names(&self.dir, RESTORING)?.is_empty();
-        let (primary, db) = self.around.open(&fs, &self.dir, self.cut.seed, takes_over)?;
+        let (primary, db) = self.around.open(&fs, &self.dir, self.cut.seed, self.takes_over)?;
         let observed = observe(&db)?;
         self.check_prefix(&observed)?;
         let mut expected = observed;

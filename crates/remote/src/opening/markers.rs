@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use lsm_core::fs::{LockGuard, RESTORING, SHIPPED_PREFIX};
 use siltstone::{Error, ErrorKind, Result};
 
-use super::LocalFolder;
+use super::{LocalFolder, Standing};
+use crate::folder::Folder;
 use crate::record::{RECORD_PREFIX, StoredRecord};
 
 /// The lock of a folder whose changes are shipped.
@@ -15,8 +16,10 @@ const LOCK: &str = "remote-lock";
 /// The front of the name of a marker; the claimant follows. The engine opens no folder with a marker, or with
 /// `RESTORING`, through another file system, which would ship nothing.
 pub(super) const MARKER_PREFIX: &str = SHIPPED_PREFIX;
+/// The front of the name of a file that names the claimant of an unfinished restore.
+const RESTORING_PREFIX: &str = "remote-restoring-";
 /// The content of the marker of a claim of an empty journal, which may not be stored yet.
-pub(super) const FIRST: &[u8] = b"first";
+const FIRST: &[u8] = b"first";
 
 impl LocalFolder {
     pub(super) fn lock(&self) -> Result<Box<dyn LockGuard>> {
@@ -32,8 +35,13 @@ impl LocalFolder {
     }
 
     pub(super) fn markers(&self) -> Result<BTreeSet<u128>> {
-        let names = self.fs.list_names(&self.dir, MARKER_PREFIX)?;
-        let digits = names.iter().filter_map(|name| name.strip_prefix(MARKER_PREFIX));
+        self.claimants(MARKER_PREFIX)
+    }
+
+    /// The claimants that names with this front name.
+    fn claimants(&self, front: &str) -> Result<BTreeSet<u128>> {
+        let names = self.fs.list_names(&self.dir, front)?;
+        let digits = names.iter().filter_map(|name| name.strip_prefix(front));
         Ok(digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).collect())
     }
 
@@ -44,6 +52,25 @@ impl LocalFolder {
             last = last.max(StoredRecord::new(&self.dir, *marker).read(&*self.fs)?);
         }
         Ok(last)
+    }
+
+    pub(super) fn standing(&self, folder: &Folder, markers: &BTreeSet<u128>) -> Result<Standing> {
+        Ok(match folder.number {
+            0 => Standing::New,
+            _ if markers.contains(&folder.writer) => Standing::Own,
+            _ if self.restoring()?.contains(&folder.writer) => Standing::Restoring,
+            _ => Standing::Other,
+        })
+    }
+
+    /// Makes the folder name `claimant`, if it may continue the journal by itself.
+    pub(super) fn mark_claim(&self, claimant: u128, standing: Standing) -> Result<()> {
+        match standing {
+            Standing::New => self.mark(claimant, FIRST),
+            Standing::Own => self.mark(claimant, b""),
+            Standing::Restoring => self.note_restoring(claimant),
+            Standing::Other => Ok(()),
+        }
     }
 
     pub(super) fn mark(&self, claimant: u128, content: &[u8]) -> Result<()> {
@@ -59,13 +86,29 @@ impl LocalFolder {
         Ok(file.read_at(0, &mut content)? == FIRST.len() && content == FIRST)
     }
 
-    pub(super) fn begin_restore(&self) -> Result<()> {
-        self.fs.put_if_absent(&self.path(RESTORING), b"")?;
+    /// The claimants that have begun to make the folder as the bucket says, and did not come to the end. Versions before
+    /// this one name none.
+    fn restoring(&self) -> Result<BTreeSet<u128>> {
+        self.claimants(RESTORING_PREFIX)
+    }
+
+    /// Names the claimant that is about to make the folder as the bucket says, or will when its claim is stored.
+    fn note_restoring(&self, claimant: u128) -> Result<()> {
+        let path = self.path(&format!("{RESTORING_PREFIX}{claimant:032x}"));
+        self.fs.put_if_absent(&path, b"").map(drop)
+    }
+
+    pub(super) fn begin_restore(&self, claimant: u128) -> Result<()> {
+        self.note_restoring(claimant)?;
         self.unmark(None)
     }
 
+    /// Durable after a sync of the folder.
     pub(super) fn end_restore(&self) -> Result<()> {
-        self.fs.delete(&self.path(RESTORING))
+        for name in self.fs.list_names(&self.dir, RESTORING)? {
+            self.fs.delete(&self.path(&name))?;
+        }
+        Ok(())
     }
 
     /// Deletes all markers but that of `kept`.

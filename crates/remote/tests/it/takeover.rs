@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule};
 use remote::{Remote, Store, StoreError, StoreErrorKind, StoreResult};
-use siltstone::fs::{Fs, MemFs};
-use siltstone::{Db, Durability, ErrorKind};
+use siltstone::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
@@ -160,6 +160,9 @@ fn a_takeover_that_dies_at_any_change_of_its_folder_is_made_again() {
         let remote = remote_of(&store, &disk, &mut rng);
         let again = remote.primary("/db").or_else(|error| {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            // The folder does not name the claim yet.
+            let names = disk.list_names("/db".as_ref(), "remote-restoring").unwrap();
+            assert!(names.is_empty() && change < 8, "{change}: {names:?}");
             remote.take_over("/db")
         });
         let again = again.unwrap();
@@ -172,6 +175,49 @@ fn a_takeover_that_dies_at_any_change_of_its_folder_is_made_again() {
         }
     }
     panic!("no takeover has ended");
+}
+
+/// The log in the folder lacks its end after a power cut, and the bucket has it. The restore is cut, too.
+#[test]
+fn a_restore_of_the_own_folder_that_is_cut_at_any_change_is_continued_by_the_next_open() {
+    let mut rng = Rng::new(11);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let disk = MemFs::new();
+    let first = remote_of(&store, &disk, &mut rng).primary("/db").unwrap();
+    let db = first.builder().background(BackgroundMode::Stepped).open().unwrap();
+    let users = db.partition("users").unwrap();
+    users.put_with("one", "x", Durability::Sync).unwrap();
+    db.flush().unwrap();
+    users.put_with("two", "x", Durability::Os).unwrap();
+    first.ship().unwrap();
+    let disk = disk.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    let stored = objects.lock().clone();
+    let mut unmarked = 0;
+    for change in 0..200 {
+        let objects = Objects::default();
+        *objects.lock() = stored.clone();
+        let store = SimStore::new(objects, rng.fork());
+        let disk = disk.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let faults = FaultFs::over_mem(disk.clone());
+        faults.add_rule(FaultRule::sticky(FaultAt::Mutation(change), FaultAction::Eio));
+        let dies = remote_of(&store, &disk, &mut rng).fs(Arc::new(faults));
+        let is_done = dies.primary("/db").map(drop).is_ok();
+        let outcome = CrashOutcome::ALL[change as usize % CrashOutcome::ALL.len()];
+        let disk = disk.crash_clone(outcome, &mut || rng.next_u64());
+        unmarked += u32::from(disk.list_names("/db".as_ref(), "remote-claim-").unwrap().is_empty());
+        let again = remote_of(&store, &disk, &mut rng).primary("/db");
+        let again = again.unwrap_or_else(|error| panic!("{change}, {outcome:?}: {error}"));
+        assert!(disk.list_names("/db".as_ref(), "remote-restoring").unwrap().is_empty());
+        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+        let users = db.partition("users").unwrap();
+        assert!(users.contains("one").unwrap() && users.contains("two").unwrap(), "{change}");
+        if is_done {
+            assert!(unmarked > 3, "the folder was never without a marker");
+            return;
+        }
+    }
+    panic!("no restore has ended");
 }
 
 #[test]

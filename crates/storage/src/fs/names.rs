@@ -33,7 +33,7 @@ pub const TEMPORARY_SUFFIX: &str = ".tmp";
 /// The front of the name of a file that says that another layer ships the folder: the crate `remote`, to a bucket. The
 /// file system of that layer hides the file.
 pub const SHIPPED_PREFIX: &str = "remote-claim-";
-/// The name of a file that says that the layer is making the folder as the bucket says, and has not ended.
+/// The front of the name of a file that says that the layer is making the folder as the bucket says, and has not ended.
 pub const RESTORING: &str = "remote-restoring";
 
 /// Returns `true` if a file of this name says that another layer ships the folder, or is making it.
