@@ -83,7 +83,14 @@ impl World {
         self.db().open_partition(&from)?.export(.., &folder)?;
         let partition = self.db().open_partition(&to)?;
         let ops: Vec<_> = exported.iter().map(|(key, value)| Op::put(&to, key, value)).collect();
-        if !ops.is_empty() {
+        let has_other_form = self.settings(&from).escapes_keys != self.settings(&to).escapes_keys;
+        if has_other_form && exported.contains_key(&b""[..]) {
+            match partition.ingest(&folder).map(drop) {
+                Err(error) if error.kind() == ErrorKind::InvalidArgument => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => check(false, || "the empty key of another form comes in".to_owned())?,
+            }
+        } else if !ops.is_empty() {
             self.change(Step::Commit(ops), |_| partition.ingest(&folder).map(drop))?;
         }
         self.remove(&folder);
@@ -157,6 +164,7 @@ impl World {
             self.check_refused(&old)?;
             drop(old);
             self.db = Some(new);
+            self.note_epoch();
         }
         self.record().seqs.clear();
         self.check_now()

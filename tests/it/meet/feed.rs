@@ -32,6 +32,21 @@ impl Feed {
 }
 
 impl World {
+    /// The first runs of the writer have used numbers and logged nothing: the log begins after them.
+    fn is_before_the_log(&self, error: &siltstone::Error) -> bool {
+        let is_first = self.feed.token == SeqNo::ZERO;
+        error.kind() == ErrorKind::TooOld && is_first && self.beginning.is_late
+    }
+
+    /// The follower reads everything, and goes on after it.
+    fn begin_anew(&mut self, written: &State) -> Outcome<Changes> {
+        let db = self.db();
+        let mut changes = db.changes(db.visible_seq())?;
+        check(changes.try_next()?.is_none(), || "there is no later commit".to_owned())?;
+        self.feed.index = indexed(&changes, written);
+        Ok(changes)
+    }
+
     /// Takes in everything that the feed has, and compares the index with what was written.
     pub fn follow(&mut self) -> Outcome {
         let db = self.db();
@@ -41,7 +56,10 @@ impl World {
         let written = self.written_state();
         let mut changes = match self.feed.changes.take() {
             Some(changes) => changes,
-            None => db.changes(self.feed.token)?,
+            None => match db.changes(self.feed.token) {
+                Err(error) if self.is_before_the_log(&error) => self.begin_anew(&written)?,
+                changes => changes?,
+            },
         };
         // A large value that is gone was overwritten since: its key has the value of now, whatever follows.
         let mut looked_up = BTreeSet::new();
@@ -58,10 +76,9 @@ impl World {
                     self.feed.index.remove(&partition.id);
                 }
                 // An ingest, a bulk load, or what a fault took: the follower reads everything.
-                Ok(Some(_)) => {
-                    changes = db.changes(db.visible_seq())?;
-                    check(changes.try_next()?.is_none(), || "there is no later commit".to_owned())?;
-                    self.feed.index = indexed(&changes, &written);
+                Ok(Some(_)) => changes = self.begin_anew(&written)?,
+                Err(error) if self.is_before_the_log(&error) => {
+                    changes = self.begin_anew(&written)?;
                 }
                 Ok(None) => break,
                 // A failed sync may take a part of the log.

@@ -29,6 +29,8 @@ pub struct PartSettings {
     /// Large values on or off; `None` leaves them.
     pub large: Option<bool>,
     pub metahive: bool,
+    /// It was made with MetaHive, and stores some keys in another form for ever.
+    pub escapes_keys: bool,
     pub watched: bool,
     pub prefix: Option<u16>,
 }

@@ -115,7 +115,8 @@ impl World {
         self.create(name, settings)
     }
 
-    fn create(&mut self, name: &'static str, settings: PartSettings) -> Outcome {
+    fn create(&mut self, name: &'static str, mut settings: PartSettings) -> Outcome {
+        settings.escapes_keys = settings.metahive;
         let options = self.part_options(name, settings);
         self.parts.insert(name, settings);
         self.change(Step::Create(name.to_owned()), |db| db.partition_with(name, options).map(drop))
@@ -334,6 +335,7 @@ impl World {
                 metahive: rng.chance(1, 2),
                 watched: rng.chance(1, 4),
                 prefix: *rng.pick(&[None, Some(1), Some(3)]),
+                ..PartSettings::default()
             };
             self.create(name, settings)
         }

@@ -217,6 +217,16 @@ pub struct HeldSnapshot {
     pub time: u64,
 }
 
+/// The beginning of the log.
+#[derive(Default)]
+pub struct LogBeginning {
+    has_logged: bool,
+    /// A commit was made without the log.
+    has_unlogged: bool,
+    /// The log began in a later run than the first commit.
+    pub is_late: bool,
+}
+
 pub struct World {
     pub mem: MemFs,
     pub fs: FaultFs,
@@ -228,6 +238,7 @@ pub struct World {
     pub rng: Rng,
     pub parts: BTreeMap<&'static str, PartSettings>,
     pub feed: Feed,
+    pub beginning: LogBeginning,
     pub held: Vec<HeldSnapshot>,
     /// Backups by their number, with what they hold.
     pub backups: Vec<(u32, State)>,
@@ -259,6 +270,7 @@ impl World {
             rng,
             parts: BTreeMap::new(),
             feed: Feed::default(),
+            beginning: LogBeginning::default(),
             held: Vec::new(),
             backups: Vec::new(),
             db: None,
@@ -296,7 +308,13 @@ impl World {
         self.folder_now.lock().expect("no holder panics").1 = false;
         self.primary = opened.0;
         self.db = Some(opened.1);
+        self.note_epoch();
         Ok(())
+    }
+
+    /// Notes that another run of the writer has begun.
+    pub fn note_epoch(&mut self) {
+        self.beginning.is_late |= self.beginning.has_unlogged && !self.beginning.has_logged;
     }
 
     /// Opens the store for the first time.
@@ -362,6 +380,7 @@ impl World {
         let db = self.db();
         self.record().in_flight = Some(Step::Commit(ops));
         let commit = call(&db)?;
+        self.beginning.has_logged = true;
         let mut record = self.record();
         record.done();
         let steps = record.model.log().len();
@@ -383,6 +402,7 @@ impl World {
         self.feed.has_hole |= is_commit;
         self.record().in_flight = Some(step);
         call(&db)?;
+        self.beginning.has_unlogged |= is_commit;
         let mut record = self.record();
         record.done();
         if is_commit {
