@@ -192,7 +192,7 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
     /// After a crash in the middle the index is not ready: an open builds it again, one without it succeeds, and a repeated
     /// call ends the drop.
     pub fn drop_index(&self, db: &Db, name: &str) -> Result<()> {
-        let catalog = db.open_partition(CATALOG)?;
+        let catalog = self.catalog(db)?;
         let partition = index_partition(self.name, name);
         self.change(db, &catalog, |transaction, entry| {
             let index = entry.indexes.iter_mut().find(|index| index.name == name);
@@ -203,7 +203,8 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         })?;
         drop_if_there(db, &partition)?;
         self.change(db, &catalog, |_, entry| {
-            entry.indexes.retain(|index| index.name != name);
+            // An open on another thread may have made the partition again: then the index stays, not ready.
+            entry.indexes.retain(|index| index.name != name || db.has_partition(&partition));
             Ok(())
         })
     }
@@ -216,7 +217,7 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
     /// # Durability
     /// After a crash in the middle the table is empty, and a repeated call ends the drop.
     pub fn drop_table(&self, db: &Db) -> Result<()> {
-        let catalog = db.open_partition(CATALOG)?;
+        let catalog = self.catalog(db)?;
         let mut names = Vec::new();
         // All of it at once. The entry stays until the partitions are gone: it says whose partitions they are.
         self.change(db, &catalog, |transaction, entry| {
@@ -228,7 +229,22 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
             names.iter().try_for_each(|name| clear_if_there(db, transaction, name))
         })?;
         names.iter().try_for_each(|name| drop_if_there(db, name))?;
-        Ok(db.batch().delete(&catalog, self.name).commit(Durability::Sync).map(drop)?)
+        let dropped = db.transact_with(Durability::Sync, |transaction| {
+            // Read, so that an open on another thread is a conflict. One that has made a partition again keeps the table.
+            let stored = self.stored(&transaction.of(&catalog))?;
+            if stored.is_some() && !names.iter().any(|name| db.has_partition(name)) {
+                transaction.delete(&catalog, self.name);
+            }
+            Ok::<_, TypedError>(())
+        });
+        dropped.map(drop)
+    }
+
+    fn catalog(&self, db: &Db) -> Result<Partition> {
+        match db.has_partition(CATALOG) {
+            true => Ok(db.open_partition(CATALOG)?),
+            false => Err(self.not_created()),
+        }
     }
 
     /// Changes the entry of the table, if it has one, in one durable commit with what `change` writes.

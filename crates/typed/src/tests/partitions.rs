@@ -53,6 +53,9 @@ fn a_drop_of_no_index_or_no_table_drops_no_partition() {
     for name in ["users.log", "raw"] {
         db.partition(name).unwrap().put("raw", "entry").unwrap();
     }
+    for catalog_is_missing in [USERS.drop_index(&fresh(), "by_city"), USERS.drop_table(&fresh())] {
+        refuses(catalog_is_missing, "it was not created");
+    }
     refuses(USERS.drop_index(&db, "log"), "it has no index \"log\"");
     let raw = TableDefinition::<u32, User>::new("raw");
     refuses(raw.drop_table(&db), "it was not created");
