@@ -86,7 +86,7 @@ const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 ///
 /// # Examples
 /// ```
-/// use lsm_core::options::Options;
+/// use tree::options::Options;
 ///
 /// let options = Options::new().cache_bytes(64 << 20).write_buffer_bytes(16 << 20);
 /// assert_eq!(options.sync_interval_ms, 1000); // the default

@@ -208,7 +208,6 @@ fn a_walk_returns_each_key_that_stays_exactly_once() {
     server.stop().unwrap();
 }
 
-/// A batch keeps a refused operation for its commit, and has no operation then.
 #[test]
 fn a_walk_with_another_pattern_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,6 +223,7 @@ fn a_walk_with_another_pattern_goes_on() {
     server.stop().unwrap();
 }
 
+/// A batch keeps a refused operation for its commit, and has no operation then.
 #[test]
 fn a_key_that_the_engine_refuses_is_no_empty_change() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::fmt;
 ///
 /// # Examples
 /// ```
-/// use lsm_core::options::CompactionStyle;
+/// use tree::options::CompactionStyle;
 ///
 /// let style = CompactionStyle::Fifo { bytes_max: 10 << 30, seconds_max: u64::MAX };
 /// assert_eq!(style.to_string(), "fifo:10737418240");

@@ -13,7 +13,7 @@ use std::ops::Bound;
 ///
 /// # Examples
 /// ```
-/// use lsm_core::options::PrefixExtractor;
+/// use tree::options::PrefixExtractor;
 ///
 /// assert_eq!(PrefixExtractor::Fixed(4).of(b"user17"), Some(&b"user"[..]));
 /// assert_eq!(PrefixExtractor::Fixed(4).of(b"usr"), None);

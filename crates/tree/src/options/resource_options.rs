@@ -16,7 +16,7 @@ const FLUSH_THREADS_DEFAULT: usize = 2;
 ///
 /// # Examples
 /// ```
-/// use lsm_core::options::ResourceOptions;
+/// use tree::options::ResourceOptions;
 ///
 /// let options = ResourceOptions::new().cache_bytes(256 << 20).write_buffer_bytes(128 << 20);
 /// assert_eq!(options.flush_threads, 2); // the default

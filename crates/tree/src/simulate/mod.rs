@@ -49,10 +49,10 @@ const LEVEL0_TIMES_MAX: usize = 5;
 ///
 /// # Examples
 /// ```
-/// use lsm_core::options::{Options, PartitionOptions};
-/// use lsm_core::simulate::{SimulatedLoad, SimulatedPartition};
+/// use tree::options::{Options, PartitionOptions};
+/// use tree::simulate::{SimulatedLoad, SimulatedPartition};
 ///
-/// # fn main() -> lsm_core::Result<()> {
+/// # fn main() -> storage::Result<()> {
 /// let mut load = SimulatedLoad::default();
 /// load.records = 100_000_000;
 /// let mut simulation = SimulatedPartition::new(load, &Options::default(), &PartitionOptions::default())?;
