@@ -181,7 +181,7 @@ impl<'a> Merge<'a> {
     /// # Errors
     /// Those of the files and of the filters; corruption that names file and offset if an input is
     /// damaged, and the key of a record that is known to be damaged if this is an export;
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) if `should_stop` says so.
+    /// [`ErrorKind::Closed`](crate::error::ErrorKind::Closed) if `should_stop` says so.
     ///
     /// # Cost
     /// Reads every input once, past the block cache, and writes what survives.

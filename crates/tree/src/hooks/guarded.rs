@@ -263,7 +263,7 @@ impl JobFilter {
         Error::because(error.kind(), message, error)
     }
 
-    /// Makes the call that is named `what`, in code that runs in [`catch_blamed`].
+    /// Makes the call that is named `what`, in code that runs in `catch_blamed`.
     #[inline]
     pub fn call<T>(
         &mut self,

@@ -78,7 +78,7 @@ use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// User keys with this ending are refused on every write and ingest, as
-    /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey): keys of hidden entries end so.
+    /// [`ErrorKind::ReservedKey`](crate::error::ErrorKind::ReservedKey): keys of hidden entries end so.
     pub reserved_suffix: Vec<u8>,
     /// The form in which keys are stored, which readers do not see. In a form that accepts any key, no
     /// stored key ends in the reserved suffix, whose last byte must be `0x01`. Fixed when the partition

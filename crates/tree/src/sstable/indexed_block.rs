@@ -189,7 +189,7 @@ impl IndexedBlock {
         self.prefetch_from(HEAD_WORDS + self.len());
     }
 
-    /// Asks for all that a search is going to need: as [`IndexedBlock::touch`], and for the words.
+    /// Asks for all that a search is going to need: as `IndexedBlock::touch`, and for the words.
     #[inline]
     pub fn prefetch(&self) {
         self.prefetch_from(0);
