@@ -150,6 +150,12 @@ impl Session {
         }
     }
 
+    /// Begins a transaction that no node has: what comes before its `EXEC` must not run outside of one.
+    pub(crate) fn begin_lost(&mut self) {
+        let node = self.transaction.as_ref().map_or(usize::MAX, |it| it.node);
+        self.transaction = Some(Transaction { node, is_open: true, is_lost: true });
+    }
+
     /// Returns whether the commands go to a queue, for `EXEC`.
     pub(crate) fn is_open(&self) -> bool {
         self.transaction.as_ref().is_some_and(|transaction| transaction.is_open)
@@ -243,9 +249,7 @@ impl Session {
     /// Answers a request that needs no node.
     pub(crate) fn answer(&mut self, cluster: &Cluster, item: &Item) -> Reply {
         if item.verb() == Some(Verb::Multi) && item.has_right_count() && item.lost_at.is_some() {
-            // What comes before its EXEC must not run outside of a transaction.
-            let node = self.transaction.as_ref().map_or(usize::MAX, |it| it.node);
-            self.transaction = Some(Transaction { node, is_open: true, is_lost: true });
+            self.begin_lost();
         }
         let answered = match self.transaction.as_ref().filter(|it| it.is_lost) {
             Some(lost) if item.has_right_count() && item.verb() != Some(Verb::Quit) => {

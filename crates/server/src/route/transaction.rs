@@ -201,8 +201,6 @@ impl ShardClient {
             self.client(place).answer_items(VecDeque::from([request]), &mut private).await;
             let reply: Bytes = private.out.freeze();
             if is_moved(&reply) {
-                // Nothing is watched there.
-                self.client(place).session.transaction = None;
                 if self.wait_for_map(until).await || self.shards.now() < until {
                     continue;
                 }

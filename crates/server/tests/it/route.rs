@@ -338,6 +338,10 @@ fn reads_go_to_another_node_and_writes_to_the_new_primary() {
     let named = format!("-NOTYET wait (node {refusing})");
     let no_primary = format!("-NOTYET no primary is known: {refusing} is a reader");
     check(&mut client, &[("GET a", &named), ("SET a 1", &no_primary)]);
+    // No part of a transaction runs alone, if the primary comes in the middle of it.
+    let lost = "-ERR the connection to its node was lost in the transaction";
+    check(&mut client, &[("MULTI", "OK"), ("SET a 1", lost), ("EXEC", "-EXECABORT~")]);
+    check(&mut client, &[("SET a 1", &no_primary), ("GET a", &named)]);
     router.stop();
 }
 

@@ -8,9 +8,11 @@ use bytes::{Bytes, BytesMut};
 use siltstone::{Commit, Epoch, SeqNo};
 
 use super::Client;
+use crate::commands::Verb;
 use crate::exposition::count;
 use crate::failure::Failure;
 use crate::level::newer;
+use crate::reply::Reply;
 use crate::route::choice::{Need, NodeRole};
 use crate::route::item::Item;
 use crate::route::link::encode;
@@ -112,6 +114,11 @@ impl Client {
         if now >= until {
             count(&self.cluster.counts.refused);
             match &item.refused {
+                // Its EXEC is refused: a client that has sent all of it sends nothing else instead.
+                _ if item.verb() == Some(Verb::Multi) => {
+                    self.session.begin_lost();
+                    Reply::OK.write(&mut sink.out, self.session.is_resp3);
+                }
                 Some(reply) => sink.out.extend_from_slice(reply),
                 None => self.no_node(&item).reply().write(&mut sink.out, self.session.is_resp3),
             }
