@@ -56,7 +56,8 @@ pub(crate) fn read(
             owned_by_primary(shared, session, primary, wish, (level, may_weaken), &mut work)?
         }
         Role::Reader(reader) => {
-            let may_wait = wish.patience == Patience::MayWait;
+            let waits = matches!(level, Level::Strong | Level::Bounded { .. } | Level::Session(_));
+            let may_wait = waits && wish.patience == Patience::MayWait;
             // One more would leave the other work no thread. It catches up, and waits for nothing.
             let place = may_wait.then(|| shared.waiting.try_acquire().ok()).flatten();
             let wait = place.as_ref().map_or(Duration::ZERO, |_| shared.options.wait);
