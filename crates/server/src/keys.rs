@@ -1,86 +1,37 @@
-//! `SCAN` and `DBSIZE`: the cursors of clients, and the patterns of keys.
+//! `SCAN` and `DBSIZE`: the walks of clients, and the patterns of keys.
 //!
-//! A cursor is a number, because clients read it as one, and the server keeps the key at which it goes on.
-//!
-//! Invariants:
-//! 1. A walk returns each key that exists from its begin to its end exactly once: it goes in key order, and a cursor is
-//!    the last key that was looked at.
-//! 2. The kept keys have at most [`CURSOR_BYTES_MAX`] bytes and [`CURSORS_MAX`] cursors; the oldest make room.
-
-use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasher;
+//! Invariant: a walk returns each key that exists from its begin to its end exactly once: it goes in key order, and a cursor
+//! is the last key that was looked at.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use siltstone::Slice;
 
+use crate::cursors::{Cursors, WalkPlace};
 use crate::failure::Failure;
 use crate::reply::Reply;
 use crate::shards::SlotSet;
 use crate::strings::integer;
 use crate::view::View;
 
-const CURSORS_MAX: usize = 10_000;
-const CURSOR_BYTES_MAX: usize = 16 << 20;
 /// The most entries that one call looks at.
 const COUNT_MAX: i64 = 10_000;
 /// A walk over so many entries need not wait for another thread.
 const COUNT_INLINE_MAX: i64 = 100;
 
-/// The place at which a walk goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+/// The place that a walk has reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
     partition: String,
     after: Vec<u8>,
 }
 
-/// The cursors that clients have.
-#[derive(Debug)]
-pub(crate) struct Cursors(Mutex<Kept>);
-
-impl Default for Cursors {
-    /// Begins at a random number of 32 bits: a cursor of a server that was at this address before must be unknown, and not
-    /// be that of another walk.
-    fn default() -> Cursors {
-        let newest = RandomState::new().hash_one(()) >> 32;
-        Cursors(Mutex::new(Kept { newest, ..Kept::default() }))
-    }
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    newest: u64,
-    places: HashMap<u64, Place>,
-    order: VecDeque<u64>,
-    bytes: usize,
-}
-
-impl Cursors {
-    fn keep(&self, place: Place) -> u64 {
-        let mut kept = self.0.lock();
-        kept.newest += 1;
-        kept.bytes += place.after.len() + place.partition.len();
-        let number = kept.newest;
-        kept.places.insert(number, place);
-        kept.order.push_back(number);
-        while kept.order.len() > CURSORS_MAX || kept.bytes > CURSOR_BYTES_MAX {
-            let Some(oldest) = kept.order.pop_front() else { break };
-            if let Some(gone) = kept.places.remove(&oldest) {
-                kept.bytes -= gone.after.len() + gone.partition.len();
-            }
-        }
-        number
+impl WalkPlace for Reached {
+    fn partition(&self) -> &str {
+        &self.partition
     }
 
-    fn place(&self, number: u64, partition: &str) -> Result<Option<Vec<u8>>, Failure> {
-        if number == 0 {
-            return Ok(None);
-        }
-        let kept = self.0.lock();
-        let place = kept.places.get(&number).filter(|place| place.partition == partition);
-        let text = "ERR this cursor is unknown: it is too old, or of another server or partition; begin again with 0";
-        place.map(|place| Some(place.after.clone())).ok_or(Failure::fixed(text))
+    fn bytes(&self) -> usize {
+        self.after.len() + self.partition.len()
     }
 }
 
@@ -134,12 +85,16 @@ impl Scan {
         &self,
         view: &View<'_>,
         partition: &str,
-        cursors: &Cursors,
+        cursors: &Cursors<Reached>,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let after = cursors.place(self.cursor, partition)?;
+        let place = cursors.place(self.cursor, partition);
+        if place.is_none() && self.cursor > 0 {
+            let text = "ERR this cursor is unknown: it is too old, or of another server or partition; begin again with 0";
+            return Err(Failure::fixed(text));
+        }
         let wish = Walk {
-            after: after.as_deref(),
+            after: place.as_ref().map(|place| &place.after[..]),
             pattern: self.pattern.as_deref(),
             count: self.count,
             bytes_max,
@@ -147,7 +102,7 @@ impl Scan {
         let page = wish.run(view, |key| view.shows(key))?;
         let number = match page.last {
             Some(last) => {
-                cursors.keep(Place { partition: partition.to_owned(), after: last.to_vec() })
+                cursors.keep(Reached { partition: partition.to_owned(), after: last.to_vec() })
             }
             None => 0,
         };
@@ -354,31 +309,5 @@ mod tests {
         // An exponential matcher would not end.
         assert!(!matches("*a".repeat(2000).as_bytes(), "a".repeat(1999).as_bytes()));
         assert_eq!(literal_prefix(b"user:\\*"), b"user:");
-    }
-
-    fn place(len: usize) -> Place {
-        Place { partition: "p".to_owned(), after: vec![1; len] }
-    }
-
-    #[test]
-    fn a_cursor_of_a_server_is_unknown_to_the_next_one() {
-        let before = Cursors::default().keep(place(3));
-        let next = Cursors::default();
-        next.keep(place(3));
-        // 0 begins a walk, and a router needs ten bits for the node.
-        assert!(before > 0 && before <= 1 << 33 && next.place(before, "p").is_err());
-    }
-
-    #[test]
-    fn old_cursors_make_room() {
-        let cursors = Cursors::default();
-        let first = cursors.keep(place(3));
-        assert_eq!(cursors.place(first, "p").unwrap(), Some(vec![1; 3]));
-        assert!(cursors.place(first, "q").is_err() && cursors.place(0, "q").unwrap().is_none());
-        for _ in 0..300 {
-            cursors.keep(place(65_534));
-        }
-        assert!(cursors.place(first, "p").is_err());
-        assert!(cursors.0.lock().bytes <= CURSOR_BYTES_MAX);
     }
 }

@@ -13,6 +13,7 @@
 //! execute     one request                  commands     their table
 //! session     the state of a connection    users        passwords and rights
 //! strings keys    commands on data         view         a partition for them
+//! cursors     places of walks
 //! reads level     a read at its level      scid         the commands of levels
 //! predict     a level for reads without one
 //! transactions    WATCH and EXEC           info         INFO, CONFIG, COMMAND
@@ -49,6 +50,7 @@ mod blob;
 mod budget;
 mod commands;
 mod connection;
+mod cursors;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod decoders;

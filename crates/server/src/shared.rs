@@ -6,9 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::cursors::Cursors;
 use crate::front::{Front, WAITING_READS};
 use crate::health::{Reason, reasons};
-use crate::keys::Cursors;
+use crate::keys::Reached;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::options::Options;
@@ -18,7 +19,7 @@ use crate::predict::Predictor;
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) node: Node,
-    pub(crate) cursors: Cursors,
+    pub(crate) cursors: Cursors<Reached>,
     pub(crate) metrics: Metrics,
     pub(crate) predictor: Option<Predictor>,
     pub(crate) front: Arc<Front>,

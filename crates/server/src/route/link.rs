@@ -89,6 +89,15 @@ impl Link {
         within(self.limit, self.stream.send(bytes)).await
     }
 
+    /// Reads what is there, with room for so many bytes. At the end of the connection it is an error.
+    async fn more(&mut self, room: usize) -> io::Result<()> {
+        self.incoming.reserve(room);
+        match within(self.limit, self.stream.read(&mut self.incoming)).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// The bytes of the next reply.
     pub(crate) async fn reply(&mut self) -> io::Result<Bytes> {
         loop {
@@ -97,10 +106,7 @@ impl Link {
                 Ok(None) => {}
                 Err(()) => return Err(io::Error::other("the reply is not of the protocol")),
             }
-            self.incoming.reserve(self.scan.lacking(self.incoming.len()));
-            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.more(self.scan.lacking(self.incoming.len())).await?;
         }
     }
 
@@ -130,20 +136,14 @@ impl Link {
                 self.scan = Scan::default();
                 return Ok(Arrived::Begun(self.incoming.split().freeze(), left));
             }
-            self.incoming.reserve(self.scan.lacking(self.incoming.len()));
-            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.more(self.scan.lacking(self.incoming.len())).await?;
         }
     }
 
     /// The next bytes of a long reply that has begun, up to `left`, from which their number is taken.
     pub(crate) async fn piece(&mut self, left: &mut usize) -> io::Result<Bytes> {
         if self.incoming.is_empty() {
-            self.incoming.reserve(PIECE_BYTES.min(*left));
-            if within(self.limit, self.stream.read(&mut self.incoming)).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.more(PIECE_BYTES.min(*left)).await?;
         }
         let len = self.incoming.len().min(*left);
         *left -= len;

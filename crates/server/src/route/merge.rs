@@ -109,7 +109,7 @@ impl ShardClient {
         let begin = Walk { partition, map: self.shards.map(), shard: 0, after: None };
         let found = match scan.cursor() {
             0 => Some(begin),
-            cursor => self.shards.walks.get(cursor, &self.session.partition),
+            cursor => self.shards.walks.place(cursor, &self.session.partition),
         };
         let Some(mut walk) = found else {
             let text = "ERR this cursor is unknown: it is too old, or of another router or partition; begin again with 0";
@@ -123,10 +123,7 @@ impl ShardClient {
                 None => return Ok(Err(strange())),
             },
         };
-        if page.last.is_none() {
-            walk.shard += 1;
-        }
-        walk.after = page.last;
+        walk.pass(page.last.as_ref());
         let cursor = match walk.shard < walk.map.shards().len() {
             true => self.shards.walks.keep(walk),
             false => 0,

@@ -14,7 +14,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use super::cluster::{Cluster, ClusterOptions, INTERVAL, connector};
 use super::dialer::Dialer;
 use super::nodes::Nodes;
-use super::walks::Walks;
+use super::walks::Walk;
+use crate::cursors::Cursors;
 use crate::exposition::count;
 use crate::reply::Reply;
 use crate::shards::{Maps, ShardMap};
@@ -37,7 +38,7 @@ pub struct Shards {
     /// Looks for a newer map, and the turn of one.
     looks: AtomicU64,
     turn: tokio::sync::Mutex<()>,
-    pub(super) walks: Walks,
+    pub(super) walks: Cursors<Walk>,
     /// Requests that a shard refused because their slots were elsewhere.
     pub(crate) moved: AtomicU64,
     /// Looks for a newer map that failed.
@@ -61,7 +62,7 @@ impl Shards {
             known,
             looks: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(()),
-            walks: Walks::default(),
+            walks: Cursors::default(),
             moved: AtomicU64::new(0),
             failed_looks: AtomicU64::new(0),
         })
