@@ -377,8 +377,8 @@ pub mod stream {
 /// guarantees, and `docs/secondary.md` how it works.
 pub mod secondary {
     pub use ::secondary::{
-        Builder, Follow, Lag, Level, OnUnmet, ReadOptions, Reading, Secondary, SecondaryCut,
-        SecondaryPartition, Target,
+        Builder, Follow, FollowedStats, Lag, Level, OnUnmet, ReadOptions, Reading, Secondary,
+        SecondaryCut, SecondaryPartition, SecondaryStats, Target,
     };
 
     pub use crate::following::ReadVerified;

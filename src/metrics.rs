@@ -10,9 +10,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use ::secondary::{FollowedStats, Lag, SecondaryStats};
+use lsm_core::ResourceUsage;
 use lsm_core::clock::ClockJump;
 use lsm_core::db::{Health, PartitionHealth};
 use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
+use lsm_core::types::SeqNo;
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +50,12 @@ enum Figure {
     ValueStore(fn(&ValueStoreStats) -> f64),
     Health(fn(&Health) -> f64),
     PartitionHealth(fn(&PartitionHealth) -> f64),
+    Resources(fn(&ResourceUsage) -> f64),
+    Secondary(fn(&SecondaryStats) -> f64),
+    Followed(fn(&FollowedStats) -> f64),
 }
 
-/// The figures to export: those of [`Stats`], or those of [`Health`]. No metric belongs to both.
+/// The figures to export. No metric belongs to two of them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Figures<'a> {
@@ -57,6 +63,10 @@ pub enum Figures<'a> {
     Stats(&'a Stats),
     /// From `Db::health`.
     Health(&'a Health),
+    /// From `Resources::usage`, of many databases together.
+    Resources(&'a ResourceUsage),
+    /// From `Secondary::stats`.
+    Secondary(&'a SecondaryStats),
 }
 
 impl<'a> From<&'a Stats> for Figures<'a> {
@@ -68,6 +78,18 @@ impl<'a> From<&'a Stats> for Figures<'a> {
 impl<'a> From<&'a Health> for Figures<'a> {
     fn from(health: &'a Health) -> Figures<'a> {
         Figures::Health(health)
+    }
+}
+
+impl<'a> From<&'a ResourceUsage> for Figures<'a> {
+    fn from(usage: &'a ResourceUsage) -> Figures<'a> {
+        Figures::Resources(usage)
+    }
+}
+
+impl<'a> From<&'a SecondaryStats> for Figures<'a> {
+    fn from(stats: &'a SecondaryStats) -> Figures<'a> {
+        Figures::Secondary(stats)
     }
 }
 
@@ -106,6 +128,26 @@ impl AsNumber for Duration {
 impl AsNumber for Option<Duration> {
     fn as_number(&self) -> f64 {
         self.unwrap_or_default().as_number()
+    }
+}
+
+/// No number without one: there is no sample then.
+impl AsNumber for Option<u64> {
+    fn as_number(&self) -> f64 {
+        self.map_or(f64::NAN, |number| number.as_number())
+    }
+}
+
+impl AsNumber for SeqNo {
+    fn as_number(&self) -> f64 {
+        self.get().as_number()
+    }
+}
+
+/// The age of the last look at the primary; no number before the first.
+impl AsNumber for Lag {
+    fn as_number(&self) -> f64 {
+        self.age.map_or(f64::NAN, |age| age.as_number())
     }
 }
 
@@ -248,6 +290,30 @@ static METRICS: &[Metric] = metrics! {
         Gauge gaps "partition_gaps" "Ranges of keys that are damaged beyond repair, and whose loss is not accepted.";
         Gauge absent_filters "partition_absent_filters" "Compaction filters without which the partition is open.";
     }
+    Resources [] => {
+        Gauge databases "resources_databases" "Open databases that share the resources and are written to.";
+        Gauge threads "resources_threads" "Threads that run for them.";
+        Gauge cache_bytes "resources_cache_bytes" "Memory of the shared block cache.";
+        Gauge cache_bytes_max "resources_cache_bytes_max" "The most that the shared block cache may take.";
+        Gauge active_memtable_bytes "resources_active_memtable_bytes" "Memory of active memtables of all databases.";
+        Gauge write_buffer_bytes "resources_write_buffer_bytes" "The most that active memtables of all databases should have.";
+        Gauge sealed_memtable_bytes "resources_sealed_memtable_bytes" "Memory of memtables that wait for their flush, of all databases.";
+        Gauge followed_memtable_bytes "resources_followed_memtable_bytes" "Memory of the memtables of secondaries.";
+        Gauge open_files "resources_open_files" "Tables and chunk files that all databases have open for reading.";
+        Gauge open_files_max "resources_open_files_max" "The maximum of them; without a limit +Inf.";
+        Gauge background_bytes_per_second "resources_background_rate_bytes" "Rate of flushes and compactions of all databases in bytes a second, 0 for no limit.";
+    }
+    Secondary [] => {
+        Gauge has_live_primary "secondary_live_primary" "1 if a primary on this machine publishes its commits, otherwise 0.";
+        Gauge memtable_bytes "secondary_memtable_bytes" "Memory of the memtables of the secondary.";
+    }
+    Followed ["partition"] => {
+        Gauge seq "secondary_partition_seq" "Sequence number up to which the partition is complete.";
+        Gauge lag.operations "secondary_partition_lag_operations" "Operations of the primary that the partition lacks, over all partitions; no sample without a primary on this machine.";
+        Gauge lag.bytes "secondary_partition_lag_bytes" "Bytes of the log of the primary that the partition lacks, over all partitions; no sample without a primary on this machine.";
+        Gauge lag "secondary_partition_lag_seconds" "Time since the begin of the last look that found the partition complete; no sample before the first.";
+        Gauge follow_failure "secondary_partition_follow_failing" "1 while the thread that follows the partition fails, otherwise 0.";
+    }
 };
 
 /// Returns every metric, in the order of [`prometheus`].
@@ -262,7 +328,7 @@ pub fn all() -> &'static [Metric] {
 }
 
 /// Returns the figures in the text format of Prometheus (version 0.0.4, content type `text/plain; version=0.0.4`).
-/// `figures` are those of `Db::stats` or of `Db::health`; one text may follow the other, because they share no metric.
+/// `figures` are those of `Db::stats`, `Db::health`, `Resources::usage` or `Secondary::stats`; one text may follow the other, because they share no metric.
 /// `labels` are added to every sample, for a program with several databases.
 ///
 /// # Cost
@@ -307,7 +373,7 @@ pub fn prometheus<'a>(figures: impl Into<Figures<'a>>, labels: &[(&str, &str)]) 
 
 /// Gives the figures to the recorder of the crate `metrics`, under the names of [`all`]: counters as absolute and whole
 /// numbers, so that times are cut to seconds. Call it again and again, as often as the figures are to be fresh. `figures`
-/// are those of `Db::stats` or of `Db::health`. `labels` are added to every sample.
+/// are those that [`prometheus`] takes. `labels` are added to every sample.
 ///
 /// # Cost
 /// A registration and a store for each figure.
@@ -373,7 +439,22 @@ fn each_sample(
                     of_partition(metric, partition, &labels, &mut sample);
                 }
             }
-            (_, Figures::Health(_)) => {}
+            (Figure::Resources(figure), Figures::Resources(usage)) => {
+                sample(metric, labels, figure(usage));
+            }
+            (Figure::Secondary(figure), Figures::Secondary(stats)) => {
+                sample(metric, labels, figure(stats));
+            }
+            (Figure::Followed(figure), Figures::Secondary(stats)) => {
+                for partition in &stats.partitions {
+                    let labels = [labels, &[("partition", &partition.name)]].concat();
+                    let value = figure(partition);
+                    if !value.is_nan() {
+                        sample(metric, &labels, value);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -398,6 +479,6 @@ fn of_partition(
                 sample(metric, &[labels, &[("level", &number)]].concat(), figure(level));
             }
         }
-        Figure::Database(_) | Figure::Health(_) | Figure::PartitionHealth(_) => {}
+        _ => {}
     }
 }

@@ -10,7 +10,8 @@ use metrics::{
 };
 use siltstone::large_values::LargeValueOptions;
 use siltstone::metrics::{MetricKind, all, prometheus, publish};
-use siltstone::{CompactionStyle, Db, PartitionOptions};
+use siltstone::secondary::{SecondaryStats, Target};
+use siltstone::{CompactionStyle, Db, PartitionOptions, ResourceOptions, Resources};
 
 const LABELS: [(&str, &str); 1] = [("db", "a \"b\"")];
 
@@ -186,13 +187,35 @@ fn value_of(samples: &Samples, name: &str, labels: &[(&str, &str)]) -> Option<f6
     samples.get(&format!("{name}{labels:?}")).copied()
 }
 
+/// The figures of a secondary that has looked at its primary.
+fn followed(path: &std::path::Path) -> SecondaryStats {
+    let secondary = Db::secondary(path).unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    secondary.stats()
+}
+
+#[test]
+fn a_lag_that_is_not_known_has_no_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).close().unwrap();
+    let samples = parse(&prometheus(&followed(dir.path()), &LABELS)).unwrap().0;
+    let in_large = [("partition", "large")];
+    let lag = "siltstone_secondary_partition_lag_operations";
+    assert_eq!(value_of(&samples, lag, &in_large), None);
+    assert_eq!(value_of(&samples, "siltstone_secondary_live_primary", &[]), Some(0.0));
+    assert!(value_of(&samples, "siltstone_secondary_partition_seq", &in_large) > Some(100.0));
+}
+
 #[test]
 fn metrics_are_valid_text_of_prometheus_and_the_facade_gets_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let db = filled(dir.path());
     let stats = db.stats();
     let health = db.health();
-    let text = prometheus(&stats, &LABELS) + &prometheus(&health, &LABELS);
+    let usage = Resources::new(ResourceOptions::new()).unwrap().usage();
+    let followed = followed(dir.path());
+    let own = prometheus(&stats, &LABELS) + &prometheus(&health, &LABELS);
+    let text = own + &prometheus(&usage, &LABELS) + &prometheus(&followed, &LABELS);
     let (samples, types) = parse(&text).unwrap_or_else(|line| panic!("{line}\n{text}"));
 
     let names: BTreeSet<&str> = all().iter().map(|metric| metric.name).collect();
@@ -219,11 +242,16 @@ fn metrics_are_valid_text_of_prometheus_and_the_facade_gets_the_same() {
     );
     assert_eq!(value_of(&samples, "siltstone_values_live_bytes", &[("partition", odd)]), None);
     assert_eq!(value_of(&samples, "siltstone_read_only", &[]), Some(0.0));
+    assert_eq!(value_of(&samples, "siltstone_resources_databases", &[]), Some(0.0));
+    let lag = "siltstone_secondary_partition_lag_operations";
+    assert_eq!(value_of(&samples, lag, &[("partition", "large")]), Some(0.0));
 
     let kept = Kept::default();
     metrics::with_local_recorder(&kept, || {
         publish(&stats, &LABELS);
         publish(&health, &LABELS);
+        publish(&usage, &LABELS);
+        publish(&followed, &LABELS);
     });
     let figures = kept.figures.into_inner().unwrap();
     let published: Samples = figures

@@ -81,6 +81,9 @@ fn many_databases_take_the_threads_the_cache_and_the_files_of_one() {
     let usage = resources.usage();
     assert_eq!((usage.databases, usage.threads), (30, 5));
     assert!(usage.open_files <= usage.open_files_max, "{usage:?}");
+    let text = usage.to_string();
+    assert!(text.starts_with("databases: 30, 5 threads\nblock cache: "), "{text}");
+    assert!(text.contains(" of 10 open\n") && text.ends_with("writes: no limit"), "{text}");
     assert!(usage.cache_bytes > 1 << 20 && usage.cache_bytes <= usage.cache_bytes_max, "{usage:?}");
     let parts: u64 = databases.iter().map(|db| db.stats().cache_bytes).sum();
     assert!(parts <= usage.cache_bytes && databases[3].stats().cache_hits > 0);

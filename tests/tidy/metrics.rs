@@ -7,10 +7,12 @@ use crate::source::read;
 
 const TABLE: &str = "src/metrics.rs";
 const PAGE: &str = "docs/metrics.md";
-const STATISTICS: [&str; 3] = [
+const STATISTICS: [&str; 5] = [
     "crates/lsm-core/src/stats.rs",
     "crates/tree/src/hooks/store_stats.rs",
     "crates/lsm-core/src/db/health.rs",
+    "crates/lsm-core/src/db/resources.rs",
+    "crates/secondary/src/stats.rs",
 ];
 /// The fields that hold other statistics, or name them, and the one that the statistics name otherwise
 /// (`read_only_because`).
@@ -38,12 +40,12 @@ fn rows(table: &str) -> Vec<[String; 5]> {
     rows
 }
 
-/// The names of the public fields of the structs whose names end with `Stats` or `Health`.
+/// The names of the public fields of the structs whose names end with `Stats`, `Health` or `Usage`.
 fn fields(source: &str) -> BTreeSet<&str> {
     let structs = source.split("pub struct ").skip(1);
     let structs = structs.filter(|text| {
         let name = text.split(" {").next().unwrap_or_default();
-        name.ends_with("Stats") || name.ends_with("Health")
+        ["Stats", "Health", "Usage"].iter().any(|ending| name.ends_with(ending))
     });
     let lines = structs.flat_map(|text| text.split("\n}").next().unwrap_or_default().lines());
     lines

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
+    /// Print the lag in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "partition", "serve"])]
+    prometheus: bool,
     /// Catch up and print again every so many seconds, until interrupted. From a bucket each time costs two GETs for
     /// each partition: every second 2 $ a month on S3 Standard, every 60 seconds 0.03 $
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
@@ -49,6 +52,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         if let Some(seconds) = args.watch.filter(|_| round > 0) {
             // The thread is never unparked on purpose; after an early wake-up it prints early.
             std::thread::park_timeout(Duration::from_secs(seconds));
+        }
+        if args.prometheus {
+            // Before the catch-up: afterwards there is no lag.
+            out.raw(siltstone::metrics::prometheus(&secondary.stats(), &[]).as_bytes())?;
+            secondary.sync(Target::Latest)?;
+            out.flush()?;
+            continue;
         }
         let names = match &args.partition {
             Some(name) => vec![name.clone()],

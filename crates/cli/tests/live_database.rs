@@ -55,6 +55,10 @@ fn committed_entries_are_read_while_the_writer_has_the_database_open() {
     let followed = run(&in_users(path, &["secondary", "--json"]));
     let text = String::from_utf8_lossy(&followed.stdout);
     assert!(followed.status.success() && text.contains("\"has_live_primary\":true"), "{text}");
+    let page = run(&["secondary", path, "--prometheus"]);
+    let text = String::from_utf8_lossy(&page.stdout);
+    let seq = "siltstone_secondary_partition_seq{partition=\"users\"} ";
+    assert!(text.contains("siltstone_secondary_live_primary 1\n") && text.contains(seq), "{text}");
     every_look_at_the_database(path);
     db.close().unwrap();
     let closed = run(&in_users(path, &["get", "bob"]));

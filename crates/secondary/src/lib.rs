@@ -51,6 +51,7 @@ mod level;
 mod partition;
 mod reading;
 mod secondary;
+mod stats;
 
 pub use background::Follow;
 pub use builder::Builder;
@@ -61,3 +62,4 @@ pub use lsm_core::error::ErrorKind;
 pub use partition::SecondaryPartition;
 pub use reading::Reading;
 pub use secondary::{Secondary, SecondaryCut};
+pub use stats::{FollowedStats, SecondaryStats};

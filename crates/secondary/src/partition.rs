@@ -5,7 +5,7 @@ use std::time::Duration;
 use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::follow::FollowedPartition;
-use lsm_core::types::Slice;
+use lsm_core::types::{SeqNo, Slice};
 
 use crate::background::Follow;
 use crate::lag::Lag;
@@ -342,6 +342,11 @@ impl SecondaryPartition {
     /// ```
     pub fn wait_for_news(&self, seen: Commit, time: Duration) -> Result<Option<Commit>> {
         self.secondary.wait_for_news(&self.followed, seen, time)
+    }
+
+    /// The number of the commit up to which every operation of the partition is visible.
+    pub(crate) fn complete_seq(&self) -> SeqNo {
+        self.followed.complete().seq
     }
 
     /// Returns the distance of the partition from its primary.

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::fs::{Fs, OpenFiles, OpenFilesBound};
 use crate::memtable::SlabPool;
 use crate::options::{Options, ResourceOptions, check_background_rate};
+use crate::types::DisplayBytes;
 
 /// A block cache, memory for memtables, threads for background work, a rate of its writes, and open files, which many
 /// databases of a process share. Cheap to clone.
@@ -93,6 +94,28 @@ pub struct ResourceUsage {
     pub open_files_max: u64,
     /// The rate of flushes and compactions, in bytes a second; 0 is no limit.
     pub background_bytes_per_second: u64,
+}
+
+impl fmt::Display for ResourceUsage {
+    /// A line for each resource, without a line break at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "databases: {}, {} threads", self.databases, self.threads)?;
+        let cache = DisplayBytes(self.cache_bytes);
+        writeln!(f, "block cache: {cache} of {}", DisplayBytes(self.cache_bytes_max))?;
+        let active = DisplayBytes(self.active_memtable_bytes);
+        let sealed = DisplayBytes(self.sealed_memtable_bytes);
+        let followed = DisplayBytes(self.followed_memtable_bytes);
+        write!(f, "memtables: {active} active of {}, ", DisplayBytes(self.write_buffer_bytes))?;
+        writeln!(f, "{sealed} wait for a flush, {followed} of secondaries")?;
+        match self.open_files_max {
+            u64::MAX => writeln!(f, "files: {} open", self.open_files)?,
+            most => writeln!(f, "files: {} of {most} open", self.open_files)?,
+        }
+        match self.background_bytes_per_second {
+            0 => write!(f, "background writes: no limit"),
+            rate => write!(f, "background writes: at most {} a second", DisplayBytes(rate)),
+        }
+    }
 }
 
 /// The memory of the memtables of a database, and its limit.
