@@ -59,6 +59,36 @@ impl Partition {
         self.0.multi_get(keys)
     }
 
+    /// Gives `visit` the place in `keys`, and the value, of each of them at one moment, until it returns `false`. Of up to 64
+    /// keys, and within each further 64, the places ascend.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`], of any of the keys.
+    ///
+    /// # Cost
+    /// That of [`Partition::multi_get`], but one value is held at a time.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut bytes = 0;
+    /// users.multi_get_with(&["bob", "alice"], |_, role| {
+    ///     bytes += role.map_or(0, |role| role.len());
+    ///     bytes < 1 << 20
+    /// })?;
+    /// assert_eq!(bytes, 5);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        visit: impl FnMut(usize, Option<Slice>) -> bool,
+    ) -> Result<()> {
+        self.0.multi_get_with(keys, visit)
+    }
+
     /// Returns the time after which the entry of `key` expires by the rule of the partition ([`TtlRule`]), at the moment
     /// of the call; `None` if there is no such entry.
     ///

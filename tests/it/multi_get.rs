@@ -31,6 +31,26 @@ fn check(partition: &impl Readable, keys: &[Vec<u8>]) {
     assert!(partition.multi_get::<&str>(&[]).unwrap().is_empty());
 }
 
+/// Compares visits of many sizes, which end at some place, with single gets.
+fn check_visits(partition: &Partition, keys: &[Vec<u8>], rng: &mut Rng) {
+    for size in [1, 16, 64, 200] {
+        for keys in keys.chunks(size) {
+            let end = rng.index(keys.len());
+            let mut seen = vec![false; keys.len()];
+            let mut places = Vec::new();
+            let visited = partition.multi_get_with(keys, |at, value| {
+                assert_eq!(value, partition.get(&keys[at]).unwrap());
+                assert!(!std::mem::replace(&mut seen[at], true), "place {at} is visited twice");
+                places.push(at);
+                places.len() <= end
+            });
+            visited.unwrap();
+            assert_eq!(places.len(), end + 1);
+            assert!(places.chunks(64).all(<[usize]>::is_sorted), "{places:?}");
+        }
+    }
+}
+
 /// Partitions with entries in memtables, on level 0 and on deeper levels, and deleted ones in each.
 #[test]
 fn many_keys_are_read_as_single_ones_are() {
@@ -68,6 +88,7 @@ fn many_keys_are_read_as_single_ones_are() {
             }
             let keys = drawn(&partition, &mut rng);
             check(&partition, &keys);
+            check_visits(&partition, &keys, &mut rng);
             snapshots.iter().for_each(|snapshot| check(&snapshot.of(&partition), &keys));
             let mut transaction = db.transaction();
             for key in keys.iter().step_by(3) {

@@ -174,6 +174,25 @@ impl Partition {
         self.multi_get_at(None, keys)
     }
 
+    /// Gives `visit` the place and the value of each of `keys`, at one moment, until it returns `false`. Up to 64 keys come in
+    /// their order.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`], of any of the keys.
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut visit: impl FnMut(usize, Option<Slice>) -> bool,
+    ) -> Result<()> {
+        let ViewAt { view, seq } = self.observe(None)?;
+        let state = self.state();
+        let alive = self.alive(&view, None).map(Alive::fixed);
+        let alive = alive.as_ref().map(|alive| alive.of(state.key_form));
+        let context = self.get_context(&view, seq, alive);
+        let done = read::multi_get_with(&context, state.key_form, keys, &mut visit);
+        done.map_err(|error| error.in_partition(&state.name))
+    }
+
     pub(super) fn multi_get_at<K: AsRef<[u8]>>(
         &self,
         snapshot: Option<&Snapshot>,

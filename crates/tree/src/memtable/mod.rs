@@ -13,6 +13,7 @@
 //! spans.rs                 the ranges of keys that were deleted
 //! folds.rs, merging.rs    operands of merges, and their folds
 //! iter.rs                 the cursor
+//! lookahead.rs            gets of several keys
 //! protection.rs           entries that changed in memory, and their repair
 //! ```
 //!
@@ -30,6 +31,7 @@ mod clear_seqs;
 mod dead_ranges;
 mod folds;
 mod iter;
+mod lookahead;
 mod merging;
 mod protection;
 mod shared_prefix;
@@ -179,12 +181,6 @@ impl Memtable {
                 return MemtableWriter { table: self, writer };
             }
         }
-    }
-
-    /// Has the processor fetch what a get of a missing key with this hash looks at.
-    #[inline]
-    pub fn prefetch_bloom(&self, hash: u64) {
-        self.bloom.prefetch(hash);
     }
 
     /// The newest entry of `key`, whose hash is `hash`, that a reader at `seq` sees: its trailer and

@@ -104,7 +104,13 @@ impl SkipList {
     /// The first node that is not before `key`.
     #[inline]
     pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        match self.lanes.search(key, self.shared.word(key)) {
+        self.at(self.lanes.search(key, self.shared.word(key)), key)
+    }
+
+    /// The first node that is not before `key`, by the result of a search in the lanes of this list.
+    #[inline]
+    fn at(&self, hint: Hint, key: &[u8]) -> Option<NodeRef<'_>> {
+        match hint {
             // SAFETY: the lanes return only nodes of this list, which lives as long as the borrow of `self`
             // (invariant 1).
             Hint::At(node) => Some(unsafe { NodeRef::new(node) }),

@@ -11,13 +11,13 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::sstable::{TargetBlock, bloom_hash};
-use crate::types::{KeyForm, Slice, prefix8};
+use crate::types::{KeyForm, Slice, Trailer, prefix8};
 use crate::version::Table;
 
 use super::get::{GetContext, get_hashed, value_of};
 
-/// Keys of one group: their Bloom lines, and what a search of their blocks touches first, fit in the cache of a
-/// processor.
+/// Keys of one group, which are read in their order. Their Bloom lines, and what a search of their blocks touches first, fit
+/// in the cache of a processor.
 const GROUP_KEYS: usize = 64;
 
 /// A key on its way through the steps.
@@ -26,6 +26,8 @@ struct Wanted<'a> {
     hash: u64,
     /// The place of its answer.
     at: usize,
+    /// Its entry, if a memtable has one.
+    entry: Option<(Trailer, Slice)>,
     /// The end of the tables that may have it, in the list of the whole group.
     candidates_end: usize,
     /// The first of them whose Bloom filter does not exclude it.
@@ -37,17 +39,34 @@ struct Wanted<'a> {
 /// The values of `keys`, in their order; `form` makes stored keys of them.
 ///
 /// # Errors
-/// Those of [`get`](super::get), of the first key in key order that has one.
+/// Those of [`get`](super::get), of any of the keys.
 pub fn multi_get<K: AsRef<[u8]>>(
     context: &GetContext<'_>,
     form: KeyForm,
     keys: &[K],
 ) -> Result<Vec<Option<Slice>>> {
+    let mut values = vec![None; keys.len()];
+    multi_get_with(context, form, keys, &mut |at, value| {
+        values[at] = value;
+        true
+    })?;
+    Ok(values)
+}
+
+/// Gives `visit` the place and the value of each key, until it returns `false`. Keys of one group come in their order.
+///
+/// # Errors
+/// Those of [`get`](super::get), of any of the keys.
+pub fn multi_get_with<K: AsRef<[u8]>>(
+    context: &GetContext<'_>,
+    form: KeyForm,
+    keys: &[K],
+    visit: &mut dyn FnMut(usize, Option<Slice>) -> bool,
+) -> Result<()> {
     let mut order: Vec<(u64, usize)> =
         keys.iter().map(|key| prefix8(key.as_ref())).zip(0..).collect();
     // Keys of one table and of one block come together. By the prefix alone: the order is no more than a help.
     order.sort_unstable();
-    let mut values = vec![None; keys.len()];
     let mut group = Vec::with_capacity(GROUP_KEYS.min(keys.len()));
     let mut candidates = Vec::with_capacity(group.capacity() * 3);
     for numbers in order.chunks(GROUP_KEYS) {
@@ -55,14 +74,17 @@ pub fn multi_get<K: AsRef<[u8]>>(
         group.extend(numbers.iter().map(|&(_, at)| {
             let key = form.stored_of(keys[at].as_ref());
             let hash = bloom_hash(&key);
-            Wanted { key, hash, at, candidates_end: 0, table: None, block: None }
+            Wanted { key, hash, at, entry: None, candidates_end: 0, table: None, block: None }
         }));
         prepare(context, &mut group, &mut candidates);
+        group.sort_unstable_by_key(|wanted| wanted.at);
         for wanted in group.drain(..) {
-            values[wanted.at] = read(context, &wanted)?;
+            if !visit(wanted.at, read(context, wanted)?) {
+                return Ok(());
+            }
         }
     }
-    Ok(values)
+    Ok(())
 }
 
 /// Has memory and device fetch what the reads of the group wait for.
@@ -71,8 +93,18 @@ fn prepare<'a>(
     group: &mut [Wanted<'a>],
     candidates: &mut Vec<&'a Table>,
 ) {
-    for wanted in group.iter_mut() {
+    for wanted in &*group {
         context.view.memtables().for_each(|memtable| memtable.prefetch_bloom(wanted.hash));
+    }
+    // As in every search, the newest place first, and the first entry ends it.
+    for memtable in context.view.memtables() {
+        let rest = group.iter().enumerate().filter(|(_, wanted)| wanted.entry.is_none());
+        let rest = rest.map(|(number, wanted)| (number, &*wanted.key, wanted.hash));
+        let mut found = Vec::new();
+        memtable.get_all(rest, context.seq, |number, entry| found.push((number, entry)));
+        found.into_iter().for_each(|(number, entry)| group[number].entry = Some(entry));
+    }
+    for wanted in group.iter_mut().filter(|wanted| wanted.entry.is_none()) {
         let from = candidates.len();
         let version = &context.view.version;
         let level0 = version.levels[0].tables().iter();
@@ -88,7 +120,7 @@ fn prepare<'a>(
         }
     }
     let mut from = 0;
-    for wanted in group.iter_mut() {
+    for wanted in group.iter_mut().filter(|wanted| wanted.entry.is_none()) {
         for &table in &candidates[from..wanted.candidates_end] {
             // A get opens it, and returns the error.
             let Some(reader) = table.opened() else { break };
@@ -109,21 +141,18 @@ fn prepare<'a>(
     }
 }
 
-/// Reads a key. It is in no table before the one that is prepared, and there in one block.
-fn read(context: &GetContext<'_>, wanted: &Wanted<'_>) -> Result<Option<Slice>> {
-    let Wanted { key, hash, table, block, .. } = wanted;
-    if let (Some(table), Some(block)) = (*table, *block)
-        && let Some(reader) = table.opened()
-    {
-        // As in every search, the newest place first.
-        for memtable in context.view.memtables() {
-            if let Some((trailer, value)) = memtable.get(key, *hash, context.seq) {
-                return value_of(context, key, Some((trailer, value, None)));
-            }
-        }
-        if let Some((trailer, value)) = reader.get_in(block, key, context.seq)? {
-            return value_of(context, key, Some((trailer, value, Some(table))));
-        }
+/// Reads a key that is in no memtable, or in the entry that was found there; in no table before the one that is prepared, and
+/// there in one block.
+fn read(context: &GetContext<'_>, wanted: Wanted<'_>) -> Result<Option<Slice>> {
+    let Wanted { key, hash, entry, table, block, .. } = wanted;
+    if let Some((trailer, value)) = entry {
+        return value_of(context, &key, Some((trailer, value, None)));
     }
-    get_hashed(context, key, *hash)
+    if let (Some(table), Some(block)) = (table, block)
+        && let Some(reader) = table.opened()
+        && let Some((trailer, value)) = reader.get_in(block, &key, context.seq)?
+    {
+        return value_of(context, &key, Some((trailer, value, Some(table))));
+    }
+    get_hashed(context, &key, hash)
 }

@@ -156,17 +156,17 @@ impl LaneBlock {
     }
 
     #[inline(always)]
-    fn limit(&self) -> usize {
+    pub(super) fn limit(&self) -> usize {
         usize::from(self.limit.load(Ordering::Acquire))
     }
 
     #[inline(always)]
-    fn word(&self, place: usize) -> u64 {
+    pub(super) fn word(&self, place: usize) -> u64 {
         self.entries[place].word.load(Ordering::Acquire)
     }
 
     #[inline(always)]
-    fn target(&self, place: usize) -> *mut Node {
+    pub(super) fn target(&self, place: usize) -> *mut Node {
         self.entries[place].target.load(Ordering::Acquire)
     }
 
@@ -195,7 +195,7 @@ impl LaneBlock {
 
     /// The first key of the target in a place below the limit; above lane 0 not in place 0.
     #[inline]
-    fn key(&self, place: usize) -> &[u8] {
+    pub(super) fn key(&self, place: usize) -> &[u8] {
         // SAFETY: above lane 0, only the first block of a lane has no first node, and it is the target of
         // place 0 of the first block above. The callers do not ask for that place, so this is a node of the
         // list.
@@ -228,7 +228,7 @@ impl LaneBlock {
     /// The result of a search that ends in this block of lane 0, before `place`, with `end`
     /// entries.
     #[inline(always)]
-    fn hint(&self, place: usize, end: usize, key: &[u8], word: u64) -> Hint {
+    pub(super) fn hint(&self, place: usize, end: usize, key: &[u8], word: u64) -> Hint {
         let seen = (place < end).then(|| self.word(place));
         let after = seen.and_then(|_| NonNull::new(self.target(place)));
         match after {
@@ -285,7 +285,7 @@ impl LaneBlock {
 
 /// Prefetches the link that changes when a node is inserted after `before`.
 #[inline(always)]
-fn fetch_link(before: Option<NonNull<Node>>) {
+pub(super) fn fetch_link(before: Option<NonNull<Node>>) {
     if let Some(before) = before {
         prefetch(before.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>()));
     }

@@ -115,7 +115,7 @@ impl<'l> NodeRef<'l> {
     pub(super) fn prefetch_next(self) {
         // SAFETY: as in `key`; only the link is read.
         if let Some(next) = unsafe { Anchor::of(self.node).link() }.load() {
-            prefetch_node(next);
+            prefetch_node(next.as_ptr());
         }
     }
 
@@ -132,12 +132,13 @@ impl<'l> NodeRef<'l> {
         // SAFETY: `next` is linked in the same list, so it is initialised and lives as long (invariants 1 and
         // 2).
         let Some(after) = unsafe { Anchor::of(next).link() }.load() else { return };
-        prefetch_node(after);
+        prefetch_node(after.as_ptr());
     }
 }
 
+/// Prefetches a node, its link, its key and its first version.
 #[inline]
-fn prefetch_node(node: NonNull<Node>) {
-    let start = node.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>());
+pub(super) fn prefetch_node(node: *mut Node) {
+    let start = node.cast::<u8>().wrapping_sub(size_of::<Link>());
     prefetch_lines(start, NODE_LINES);
 }

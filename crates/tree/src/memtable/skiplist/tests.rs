@@ -131,7 +131,15 @@ mod plain {
                 seq = visible.load(Ordering::Acquire);
                 let past = seq - random(&mut state) % (seq / 2 + 1);
                 let key = random_key(&mut state);
-                assert_eq!(look(&list, &key, past), look_at_reference(&reference, &key, past));
+                let seen = look(&list, &key, past);
+                assert_eq!(seen, look_at_reference(&reference, &key, past));
+                let other = random_key(&mut state);
+                let found = list.find_all(&[&other, &key, b"", &key]);
+                assert!(found[0].is_none_or(|node| node.key() == other) && found[2].is_none());
+                assert!(
+                    found[1].is_some() >= seen.is_some() && found[3].is_some() >= seen.is_some()
+                );
+                assert!(found[1].is_none_or(|node| node.key() == key) && found[4].is_none());
                 if random(&mut state).is_multiple_of(16) {
                     let expected = scan_reference(&reference, &key, past, 5);
                     assert_eq!(scan(&list, &key, past, 5), expected);

@@ -9,7 +9,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::arena::ALIGNMENT;
+use crate::memory::prefetch_lines;
 use crate::types::{EntryChecksum, Slice, Trailer};
+
+/// Cache lines of a version with a value of about 100 bytes.
+const VERSION_LINES: usize = 3;
 
 /// Set in [`Version::len_and_flags`] if the value lies in a buffer of its own.
 const IS_PINNED: u32 = 1 << 31;
@@ -78,6 +82,12 @@ impl<'l> VersionRef<'l> {
         // SAFETY: `new` demands that the version is of a list that outlives 'l, and a version is not written
         // after it is linked (invariant 2).
         unsafe { self.version.as_ref() }
+    }
+
+    /// Prefetches the version and a value of about 100 bytes.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        prefetch_lines(self.version.as_ptr().cast(), VERSION_LINES);
     }
 
     #[inline]
