@@ -102,7 +102,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
     /// memtable is sealed and flushed. If one and a half times as much waits for its
-    /// flush, writes are slowed down; at two and a half times they stop. Default 64 MiB, from 4 KiB to 1 TiB.
+    /// flush, writes are slowed down; at two and a half times they stop. Default: a sixteenth of the memory that the process
+    /// may take, as for [`Options::cache_bytes`], from 1 MiB to 64 MiB. From 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
     /// Maximum length of a log segment in bytes. The recent writes determine the length of a new segment:
     /// eight times their bytes, but no more than 131,072 writes of their size take, from 256 KiB to this
@@ -172,7 +173,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             cache_bytes: default_cache_bytes(),
-            write_buffer_bytes: 64 << 20,
+            write_buffer_bytes: default_write_buffer_bytes(machine::memory_bytes()),
             wal_segment_bytes: 64 << 20,
             wal_mapped: true,
             tables_mapped: false,
@@ -195,6 +196,11 @@ fn default_cache_bytes() -> u64 {
     // A quarter of what pointers of 32 bits reach is 1 GiB, which the rest of the process needs.
     let most = if cfg!(target_pointer_width = "32") { 256 << 20 } else { 1 << 30 };
     (machine::memory_bytes() / 4).min(most)
+}
+
+/// With what waits for its flush, a quarter of the memory at most: as much as the cache.
+fn default_write_buffer_bytes(memory: u64) -> u64 {
+    (memory / 16).clamp(1 << 20, 64 << 20)
 }
 
 /// All processors but one, for writers and the flush.
@@ -410,5 +416,12 @@ mod tests {
     fn each_core_but_one_compacts() {
         let threads = [1, 2, 3, 4, 8, 17, 64].map(default_compaction_threads);
         assert_eq!(threads, [1, 1, 2, 3, 7, 16, 16]);
+    }
+
+    #[test]
+    fn memtables_take_a_part_of_a_small_memory() {
+        let mib =
+            [1, 64, 256, 1024, 1 << 20].map(|mib| default_write_buffer_bytes(mib << 20) >> 20);
+        assert_eq!(mib, [1, 4, 16, 64, 64]);
     }
 }
