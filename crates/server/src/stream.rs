@@ -3,13 +3,10 @@
 //! An enum and no trait object or generic: a read or a write of a plain connection costs a comparison more.
 
 use std::io;
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 #[cfg(feature = "tls")]
-use std::{
-    future::poll_fn,
-    pin::{Pin, pin},
-    task::{Waker, ready},
-};
+use std::{future::poll_fn, pin::Pin, task::ready};
 
 use bytes::BytesMut;
 #[cfg(feature = "tls")]
@@ -49,7 +46,9 @@ impl Stream {
     /// `WouldBlock` if nothing is there.
     pub(crate) fn try_read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
-            Stream::Plain(stream) => stream.try_read_buf(buffer),
+            // Not by `try_read_buf`: this notes that less came than there is room for, so the next look at the connection needs
+            // no call of the system.
+            Stream::Plain(stream) => at_once(stream.read_buf(buffer)),
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => take_all(stream, buffer),
         }
@@ -155,7 +154,6 @@ fn take_all(stream: &mut TlsStream<TcpStream>, buffer: &mut BytesMut) -> io::Res
 /// The outcome of work that need not wait; `WouldBlock` if it would.
 ///
 /// Nothing is woken by it, so the next wait has to poll the stream.
-#[cfg(feature = "tls")]
 fn at_once<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     // The budget of the task says nothing of what is there.
     let work = pin!(tokio::task::unconstrained(work));
