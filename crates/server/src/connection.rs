@@ -8,6 +8,11 @@
 //! 1. The replies of a round are sent together, after its writes are durable, if that is asked for.
 //! 2. No request is read while replies wait to be sent: a client that does not read costs the memory of one round.
 
+#[cfg(feature = "internals")]
+mod rehearsal;
+mod run;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +36,9 @@ use crate::request::{Incoming, Next, RequestLimits};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::stream::Stream;
+
+#[cfg(feature = "internals")]
+pub(crate) use rehearsal::Rehearsal;
 
 /// Bytes of replies for which a round has room at its begin.
 const OUTPUT_BYTES: usize = 2 << 10;
@@ -94,6 +102,10 @@ struct Connection {
     /// The long value that comes, and the one that has come before the rest of its request.
     arrival: Option<Arrival>,
     arrived: Option<Result<Stored, Failure>>,
+    /// The steps that were taken from the buffer ahead of their turn. A round that waits for bytes leaves none.
+    ahead: VecDeque<Next>,
+    /// The first of them that are known to be no run.
+    alone: usize,
     /// The end of the last request, if the next one begins then: the clock is looked at once for both.
     now: Option<Duration>,
 }
@@ -102,7 +114,17 @@ impl Connection {
     fn new(shared: Arc<Shared>, session: Box<Session>, limits: RequestLimits) -> Connection {
         let session = Some(session);
         let incoming = Incoming::default();
-        Connection { shared, session, incoming, limits, arrival: None, arrived: None, now: None }
+        Connection {
+            shared,
+            session,
+            incoming,
+            limits,
+            arrival: None,
+            arrived: None,
+            ahead: VecDeque::new(),
+            alone: 0,
+            now: None,
+        }
     }
 
     /// The time for which the client may be silent. A long value that does not come on keeps a file and the database open,
@@ -208,10 +230,13 @@ impl Connection {
         let output_bytes = self.shared.options.limits.output_bytes;
         self.now = None;
         while *reply_count < pipeline && out.len() < output_bytes {
-            let next = match self.receive().await {
-                Ok(true) => self.incoming.next(&self.limits),
-                Ok(false) => return Round::Drained,
-                Err(wrong) => Next::Broken(wrong),
+            let next = match self.ahead.pop_front() {
+                Some(next) => next,
+                None => match self.receive().await {
+                    Ok(true) => self.incoming.next(&self.limits),
+                    Ok(false) => return Round::Drained,
+                    Err(wrong) => Next::Broken(wrong),
+                },
             };
             let reply = match next {
                 Next::More => return Round::Drained,
@@ -222,7 +247,13 @@ impl Connection {
                     self.begin_value(&head, len).await;
                     continue;
                 }
-                Next::Request(request) => self.reply(request).await,
+                Next::Request(request) => match self.run(request, out, pipeline - *reply_count) {
+                    Ok(done) => {
+                        *reply_count += done;
+                        continue;
+                    }
+                    Err(request) => self.reply(request).await,
+                },
                 Next::TooLarge(what) => {
                     self.arrived = None;
                     count(&self.shared.front.counts.too_large);
@@ -285,10 +316,10 @@ impl Connection {
             let now = self.shared.options.clock.now();
             self.now = Some(now);
             let took = now.saturating_sub(begun);
-            self.shared.metrics.command(command, took, outcome.is_err());
+            self.shared.metrics.command(command, 1, took, outcome.is_err());
             let is_read = COMMANDS[command].is_read() && outcome.is_ok();
             if let Some(session) = self.session.as_mut().filter(|_| is_read) {
-                session.took(&self.shared, took);
+                session.took(&self.shared, 1, took);
             }
         }
         outcome.unwrap_or_else(|failure| failure.reply())
@@ -321,51 +352,6 @@ impl Connection {
         let _ =
             spawn_blocking(move || shared.node.demote().and_then(|()| shared.node.follow())).await;
         Err(Failure::TAKEN_OVER)
-    }
-}
-
-/// A connection without a network, for the fuzz targets.
-#[cfg(feature = "internals")]
-pub(crate) struct Rehearsal {
-    /// The bytes that come at once.
-    pub(crate) piece: usize,
-    /// The length from which on values stream.
-    pub(crate) long_bytes: u64,
-}
-
-#[cfg(feature = "internals")]
-impl Rehearsal {
-    /// Returns all replies to `bytes`.
-    ///
-    /// # Panics
-    /// If a command panicked.
-    pub(crate) async fn run(self, shared: Arc<Shared>, bytes: &[u8]) -> Bytes {
-        let limits = shared.options.limits.of_requests();
-        let limits = RequestLimits { long_bytes: self.long_bytes, ..limits };
-        let session = Box::new(Session::new(shared.front.next_id(), &shared));
-        let mut connection = Connection::new(shared, session, limits);
-        let mut all = BytesMut::new();
-        for piece in bytes.chunks(self.piece) {
-            connection.incoming.room().extend_from_slice(piece);
-            loop {
-                let mut out = BytesMut::new();
-                let mut reply_count = 0;
-                let round = connection.round(&mut out, &mut reply_count).await;
-                assert!(connection.session.is_some(), "a command panicked");
-                all.extend_from_slice(&out);
-                match round {
-                    Round::More => {}
-                    Round::Value(blob) => {
-                        all.extend_from_slice(&blob.whole().unwrap_or_default());
-                        all.extend_from_slice(b"\r\n");
-                    }
-                    Round::Drained => break,
-                    Round::Ends => return all.freeze(),
-                }
-            }
-            connection.incoming.rest();
-        }
-        all.freeze()
     }
 }
 

@@ -308,7 +308,7 @@ fn not_written(error: Error) -> Failure {
 }
 
 /// Runs a command that writes, as one commit, and again after a conflict.
-fn change(
+pub(crate) fn change(
     shared: &Shared,
     session: &mut Session,
     spec: &Spec,

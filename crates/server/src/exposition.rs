@@ -15,6 +15,11 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Adds to a counter. Counts are read by people, so no order is needed.
+pub(crate) fn count_more(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
 /// The value of a counter. Counts are read by people, so no order is needed.
 pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
@@ -93,10 +98,16 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     pub(crate) fn add(&self, took: Duration) {
+        self.add_all(1, took);
+    }
+
+    /// Adds `number` equal parts of a time; the number is not 0.
+    pub(crate) fn add_all(&self, number: u64, took: Duration) {
         let micros = took.as_micros() as u64;
-        let bucket = BUCKETS.iter().position(|end| micros <= *end).unwrap_or(BUCKETS.len());
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(micros, Ordering::Relaxed);
+        let each = micros / number;
+        let bucket = BUCKETS.iter().position(|end| each <= *end).unwrap_or(BUCKETS.len());
+        count_more(&self.buckets[bucket], number);
+        count_more(&self.micros, micros);
     }
 
     pub(crate) fn mean_micros(&self) -> f64 {

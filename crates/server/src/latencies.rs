@@ -40,20 +40,20 @@ pub(crate) struct Row {
 }
 
 impl ReadTimes {
-    /// Notes a read of `partition` that took so long.
+    /// Notes a number of reads of `partition` that took so long together; not 0.
     pub(crate) fn add(
         &self,
         known: &mut Known,
         partition: &Arc<str>,
         served: Served,
-        took: Duration,
+        (number, took): (u64, Duration),
     ) {
         let latencies = match &known.0 {
             _ if !served.has_partition => &self.rest,
             Some((last, latencies)) if Arc::ptr_eq(last, partition) => latencies,
             _ => &known.0.insert((partition.clone(), self.of(partition))).1,
         };
-        latencies.0[usize::from(served.level) - 1].add(took);
+        latencies.0[usize::from(served.level) - 1].add_all(number, took);
     }
 
     fn of(&self, partition: &Arc<str>) -> Arc<Latencies> {
@@ -119,10 +119,10 @@ mod tests {
             // Names that no partition has take no place.
             let absent = Arc::from(format!("absent{name}"));
             served.has_partition = false;
-            times.add(&mut known, &absent, served, Duration::ZERO);
+            times.add(&mut known, &absent, served, (1, Duration::ZERO));
             served.has_partition = true;
-            times.add(&mut known, &partition, served, Duration::from_micros(7));
-            times.add(&mut known, &partition, served, Duration::from_micros(9));
+            times.add(&mut known, &partition, served, (1, Duration::from_micros(7)));
+            times.add(&mut known, &partition, served, (1, Duration::from_micros(9)));
         }
         let rows = times.rows();
         assert_eq!(rows.len(), PARTITIONS_MAX + 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::commands::COMMANDS;
-use crate::exposition::{Exposition, Histogram, count, value};
+use crate::exposition::{Exposition, Histogram, count, count_more, value};
 use crate::front::Front;
 use crate::latencies::ReadTimes;
 use crate::node::{Reader, Role};
@@ -45,15 +45,17 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn served(&self, level: u8) {
-        count(&self.levels[usize::from(level) - 1]);
+    /// Notes so many reads at a level.
+    pub(crate) fn served(&self, level: u8, number: u64) {
+        count_more(&self.levels[usize::from(level) - 1], number);
     }
 
-    pub(crate) fn command(&self, command: usize, took: Duration, is_error: bool) {
+    /// Notes a number of requests of one command that took so long together; not 0.
+    pub(crate) fn command(&self, command: usize, number: u64, took: Duration, are_errors: bool) {
         let counts = &self.commands[command];
-        counts.latencies.add(took);
-        if is_error {
-            count(&counts.errors);
+        counts.latencies.add_all(number, took);
+        if are_errors {
+            count_more(&counts.errors, number);
         }
     }
 

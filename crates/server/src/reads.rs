@@ -66,7 +66,7 @@ pub(crate) fn read(
         }
     };
     session.read(served);
-    shared.metrics.served(served.level);
+    shared.metrics.served(served.level, 1);
     Ok(reply)
 }
 

@@ -11,6 +11,9 @@ use siltstone::Slice;
 
 use crate::blob::Blob;
 
+/// The digits of the greatest length.
+const LEN_DIGITS_MAX: usize = 20;
+
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
@@ -72,7 +75,12 @@ impl Reply {
     /// Appends its bytes to `out`.
     pub(crate) fn write(&self, out: &mut BytesMut, is_resp3: bool) {
         match self {
-            Reply::Simple(text) => line(out, format_args!("+{text}")),
+            Reply::Simple(text) => {
+                out.reserve(text.len() + 3);
+                out.put_u8(b'+');
+                out.put_slice(text.as_bytes());
+                out.put_slice(b"\r\n");
+            }
             Reply::Integer(number) => line(out, format_args!(":{number}")),
             Reply::Value(value) => bulk(out, value),
             Reply::Blob(blob) => line(out, format_args!("${}", blob.len())),
@@ -117,8 +125,22 @@ fn line(out: &mut BytesMut, text: std::fmt::Arguments<'_>) {
 }
 
 fn bulk(out: &mut BytesMut, bytes: &[u8]) {
-    out.reserve(bytes.len() + 32);
-    line(out, format_args!("${}", bytes.len()));
+    // Without the machinery of texts: this is most of what a get writes.
+    let mut digits = [0; LEN_DIGITS_MAX];
+    let mut begin = digits.len();
+    let mut rest = bytes.len();
+    loop {
+        begin -= 1;
+        digits[begin] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.reserve(bytes.len() + LEN_DIGITS_MAX + 5);
+    out.put_u8(b'$');
+    out.put_slice(&digits[begin..]);
+    out.put_slice(b"\r\n");
     out.put_slice(bytes);
     out.put_slice(b"\r\n");
 }

@@ -100,6 +100,11 @@ impl Incoming {
         }
     }
 
+    /// Returns whether nothing is in the buffer.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
     /// The bytes of requests that are not complete, with what is known of their arguments.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len() + self.places.len() * size_of::<Range<usize>>()

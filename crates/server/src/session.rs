@@ -125,11 +125,11 @@ impl Session {
         self.last = Some(served);
     }
 
-    /// Notes the time of the last read.
-    pub(crate) fn took(&mut self, shared: &Shared, took: Duration) {
+    /// Notes the time that the last reads took together; their number is not 0.
+    pub(crate) fn took(&mut self, shared: &Shared, number: u64, took: Duration) {
         if let Some(served) = self.last.filter(|_| self.queue.is_none()) {
             let times = &shared.metrics.read_times;
-            times.add(&mut self.latencies, &self.partition, served, took);
+            times.add(&mut self.latencies, &self.partition, served, (number, took));
         }
     }
 

@@ -10,6 +10,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Reading;
 use siltstone::{Batch, Cursor, Partition, PartitionSnapshot, Readable, SeqNo, Slice, Transaction};
@@ -159,6 +160,36 @@ impl View<'_> {
     /// Returns the value of `key`.
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Slice>, Failure> {
         Ok(self.entry(key)?.map(|found| found.value))
+    }
+
+    /// Gives `visit` the values of `keys`, in their order, until it returns `false`. The values of a partition with large values
+    /// are not given in this way: the failure is `MayWait` then.
+    pub(crate) fn each(
+        &self,
+        keys: &[Bytes],
+        mut visit: impl FnMut(Option<Slice>) -> bool,
+    ) -> Result<(), Failure> {
+        match &self.source {
+            Source::Nothing => {
+                let _ = keys.iter().all(|_| visit(None));
+            }
+            Source::Live(partition) if !partition.has_large_values() => {
+                partition.multi_get_with(keys, |_, stored| visit(self.value_of(stored)))?;
+            }
+            Source::Reading(reading) if reading.point()?.value_store().is_none() => {
+                for key in keys {
+                    if !visit(self.value_of(reading.get(key)?)) {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Failure::MayWait),
+        }
+        Ok(())
+    }
+
+    fn value_of(&self, stored: Option<Slice>) -> Option<Slice> {
+        stored.map(|stored| self.found(stored).value)
     }
 
     /// Opens the value of `key` if it is long and need not be in memory.

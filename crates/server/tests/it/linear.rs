@@ -19,38 +19,47 @@ pub(crate) fn now() -> u64 {
     TIME.fetch_add(1, Ordering::SeqCst)
 }
 
-/// A read at level 1 of a random server, or a write at the server that was the primary last.
-fn call(
+/// Reads at level 1 of a random server, or writes at the server that was the primary last. Some are sent together.
+fn calls(
     rng: &mut Rng,
     clients: &mut [Client],
     primary: &mut usize,
-    value: u64,
-) -> Option<Operation> {
-    let key = rng.below(3);
-    let begun = now();
-    if rng.chance(1, 2) {
-        let at = rng.index(clients.len());
-        let found = clients[at].text(&format!("SCID.GET k{key} LEVEL 1"));
+    values: std::ops::Range<u64>,
+) -> Vec<Operation> {
+    let calls: Vec<(u64, u64, u64)> = values.map(|value| (rng.below(3), value, now())).collect();
+    let is_read = rng.chance(1, 2);
+    let at = if is_read { rng.index(clients.len()) } else { *primary };
+    let lines: Vec<String> = calls
+        .iter()
+        .map(|(key, value, _)| match is_read {
+            true => format!("GET k{key}"),
+            false => format!("SET k{key} {value}"),
+        })
+        .collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let replies = clients[at].pipeline(&lines);
+    let mut known = Vec::new();
+    for ((key, value, begun), reply) in calls.into_iter().zip(replies) {
         let ended = Some(now());
-        if found.starts_with("-NOTYET") || found.starts_with("-ERR") {
+        let call = match is_read {
             // While a promotion runs. Such a read has seen nothing.
-            return None;
-        }
-        assert!(!found.starts_with('-'), "{found}");
-        let call = RegisterCall::Read(found.parse().unwrap_or(0));
-        return Some(Operation { key, call, begun, ended });
+            true if reply.starts_with("-NOTYET") || reply.starts_with("-ERR") => continue,
+            true => {
+                assert!(!reply.starts_with('-'), "{reply}");
+                RegisterCall::Read(reply.parse().unwrap_or(0))
+            }
+            false if reply.starts_with("-READONLY") => {
+                *primary = (at + 1) % clients.len();
+                continue;
+            }
+            false => {
+                assert_eq!(reply, "OK");
+                RegisterCall::Write(value)
+            }
+        };
+        known.push(Operation { key, call, begun, ended });
     }
-    let call = RegisterCall::Write(value);
-    let reply = clients[*primary].text(&format!("SET k{key} {value}"));
-    let ended = Some(now());
-    match reply.as_str() {
-        "OK" => Some(Operation { key, call, begun, ended }),
-        _ if reply.starts_with("-READONLY") => {
-            *primary = (*primary + 1) % clients.len();
-            None
-        }
-        _ => panic!("{reply}"),
-    }
+    known
 }
 
 fn check(servers: &[Server], rounds: u64, promotes: bool) -> usize {
@@ -63,18 +72,24 @@ fn check(servers: &[Server], rounds: u64, promotes: bool) -> usize {
             scope.spawn(move || {
                 let mut rng = Rng::from_env_or(40 + thread);
                 let mut clients: Vec<Client> = servers.iter().map(Client::new).collect();
+                for client in &mut clients {
+                    assert_eq!(client.text("SCID.LEVEL 1"), "OK");
+                }
                 let mut primary = 0;
                 // A call that a promotion refuses has no outcome. A slow promotion refuses many.
                 let mut left = rounds;
-                for value in (1 + thread..).step_by(4) {
-                    assert!(value < ATTEMPTS_MAX, "{left} of {rounds} calls have no outcome");
-                    if let Some(operation) = call(&mut rng, &mut clients, &mut primary, value) {
-                        history.lock().unwrap().push(operation);
-                        left -= 1;
-                    }
-                    if left == 0 {
-                        break;
-                    }
+                let mut next = 1 + (thread << 32);
+                while left > 0 {
+                    assert!(
+                        next & (ATTEMPTS_MAX - 1) < ATTEMPTS_MAX / 2,
+                        "{left} of {rounds} calls have no outcome"
+                    );
+                    let count = if rng.chance(1, 2) { 1 } else { rng.range(2..6) }.min(left);
+                    let operations =
+                        calls(&mut rng, &mut clients, &mut primary, next..next + count);
+                    next += count;
+                    left -= operations.len() as u64;
+                    history.lock().unwrap().extend(operations);
                 }
                 running.fetch_sub(1, Ordering::SeqCst);
             });

@@ -23,6 +23,7 @@ mod route;
 mod route_linear;
 mod route_refused;
 mod route_session;
+mod runs;
 mod shards;
 mod shards_linear;
 mod shards_power;

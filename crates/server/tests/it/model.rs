@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use resp_rs::resp3::Frame;
 use server::{Acknowledge, Place, Role, Server};
 use testkit::Rng;
 
-use crate::client::{Client, options, primary, text};
+use crate::client::{Client, encoded, options, primary, text};
 use crate::model_state::{Connection, Expected, State};
 
 fn expected_of(frame: &Frame) -> Expected {
@@ -71,6 +72,21 @@ fn request(rng: &mut Rng) -> Vec<Vec<u8>> {
     request
 }
 
+/// Random requests that are sent together. Many follow a plain one of the same name, and are a run with it.
+fn pipeline(rng: &mut Rng) -> Vec<Vec<Vec<u8>>> {
+    let count = if rng.chance(1, 3) { rng.range(2..80) } else { 1 };
+    let mut requests = vec![request(rng)];
+    while requests.len() < count as usize {
+        let is_set = requests.last().is_some_and(|last| last[0] == b"SET");
+        requests.push(match rng.chance(7, 8) {
+            true if is_set => vec![b"SET".to_vec(), key(rng), value(rng)],
+            true => vec![b"GET".to_vec(), key(rng)],
+            false => request(rng),
+        });
+    }
+    requests
+}
+
 /// All entries, as a walk returns them.
 fn walk(client: &mut Client, partition: &str) -> Vec<String> {
     assert_eq!(client.text(&format!("SELECT {partition}")), "OK");
@@ -103,20 +119,27 @@ fn check(seed: u64, steps: usize, acknowledge: Acknowledge) {
             (client, Connection::new())
         })
         .collect();
-    for step in 0..steps {
+    let mut step = 0;
+    while step < steps {
         let at = rng.index(connections.len());
         let (client, connection) = &mut connections[at];
-        let request = request(&mut rng);
-        let expected = state.run(connection, &request);
-        let reply = client.call(&request);
-        let shown: Vec<String> =
-            request.iter().map(|word| word.escape_ascii().to_string()).collect();
-        assert_eq!(
-            expected_of(&reply),
-            expected,
-            "step {step}, connection {at}: {shown:?}: {}",
-            text(&reply)
-        );
+        let requests = pipeline(&mut rng);
+        let bytes: Vec<Bytes> = requests.iter().map(|request| encoded(request)).collect();
+        client.send(&bytes.concat());
+        for request in requests {
+            let expected = state.run(connection, &request);
+            let reply = client.receive().expect("the server answers");
+            let shown: Vec<String> =
+                request.iter().map(|word| word.escape_ascii().to_string()).collect();
+            let found = expected_of(&reply);
+            assert_eq!(
+                found,
+                expected,
+                "step {step}, connection {at}: {shown:?}: {}",
+                text(&reply)
+            );
+            step += 1;
+        }
     }
     let mut client = Client::new(&server);
     for partition in ["default", "1", "users"] {

@@ -1,0 +1,245 @@
+//! [`Run`]: requests of a pipeline that follow one another and are all a plain `GET`, or all a plain `SET`.
+//!
+//! A run is one read, or one commit: the role, the partition, the slots, the clock and the counts are looked at once for all, and
+//! the gets wait for memory together. Each request has the reply that it would have alone.
+//!
+//! Invariants:
+//! 1. A run that was not answered has changed nothing. Its requests are answered one by one.
+//! 2. While a run of reads is answered, one value is held, besides the replies of the round.
+
+use bytes::{Bytes, BytesMut};
+use siltstone::ErrorKind;
+
+use super::Connection;
+use crate::commands::{COMMANDS, Spec, Verb, find};
+use crate::execute::{admit, change};
+use crate::failure::{Failure, Patience};
+use crate::level::Asked;
+use crate::reads::{Read, read};
+use crate::reply::Reply;
+use crate::request::Next;
+use crate::session::Session;
+use crate::shards::keys::Keys;
+use crate::shared::Shared;
+
+/// The longest run: the gets of the engine wait for memory in groups of so many.
+const REQUESTS_MAX: usize = 64;
+/// A run of more bytes takes no further request: the commit of a large one takes long, and others wait.
+const BYTES_MAX: usize = 64 << 10;
+
+/// Requests with the same name and the same number of arguments.
+struct Run {
+    /// The place of the command in the table.
+    command: usize,
+    /// The command that does the same for many keys.
+    of_many: &'static Spec,
+    name: Bytes,
+    /// The arguments of each request.
+    step: usize,
+    /// Those of all requests, without the name.
+    arguments: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Run {
+    /// A run that begins with `request`, or the request if none does.
+    fn begin(shared: &Shared, session: &Session, request: Vec<Bytes>) -> Result<Run, Vec<Bytes>> {
+        // A transaction keeps its commands, and a prediction is for a single key.
+        if session.queue.is_some() || session.held.is_some() || shared.predictor.is_some() {
+            return Err(request);
+        }
+        let found = find(&request[0]).zip(match (request.len(), request[0].len()) {
+            (2, 3) => find(b"MGET"),
+            (3, 3) => find(b"MSET"),
+            _ => None,
+        });
+        let Some((command, of_many)) = found else { return Err(request) };
+        let spec = &COMMANDS[command];
+        let is_plain = matches!((spec.verb, request.len()), (Verb::Get, 2) | (Verb::Set, 3));
+        if !is_plain || admit(shared, session, spec, &request).is_err() {
+            return Err(request);
+        }
+        let step = request.len() - 1;
+        let mut request = request.into_iter();
+        let name = request.next().unwrap_or_default();
+        let of_many = &COMMANDS[of_many];
+        let arguments = Vec::with_capacity(16 * step);
+        let mut run = Run { command, of_many, name, step, arguments, bytes: 0 };
+        run.push(request);
+        Ok(run)
+    }
+
+    fn push(&mut self, arguments: impl Iterator<Item = Bytes>) {
+        let before = self.arguments.len();
+        self.arguments.extend(arguments);
+        self.bytes += self.arguments[before..].iter().map(Bytes::len).sum::<usize>();
+    }
+
+    /// The number of its requests.
+    fn len(&self) -> usize {
+        self.arguments.len() / self.step
+    }
+
+    /// Returns whether it takes one more request.
+    fn has_room(&self, most: usize) -> bool {
+        self.len() < most.min(REQUESTS_MAX) && self.bytes < BYTES_MAX
+    }
+
+    /// Takes a request, or gives it back if it is no part of the run.
+    fn take(&mut self, request: Vec<Bytes>) -> Option<Vec<Bytes>> {
+        if request.len() != self.step + 1 || request[0] != self.name {
+            return Some(request);
+        }
+        self.push(request.into_iter().skip(1));
+        None
+    }
+
+    /// Writes the replies of its first requests to `out`, until that has `output_bytes`. Returns their number, 0 if they have to
+    /// run one by one, and whether they are errors.
+    fn answer(
+        &self,
+        shared: &Shared,
+        session: &mut Session,
+        out: &mut BytesMut,
+        output_bytes: usize,
+    ) -> (usize, bool) {
+        match self.of_many.verb {
+            Verb::MSet => self.set(shared, session, out),
+            _ => (self.get(shared, session, out, output_bytes), false),
+        }
+    }
+
+    fn get(
+        &self,
+        shared: &Shared,
+        session: &mut Session,
+        out: &mut BytesMut,
+        output_bytes: usize,
+    ) -> usize {
+        // One moment is not promised, so a snapshot is not needed.
+        let keys = Keys::Of(self.of_many, &self.arguments);
+        let patience = Patience::MustNotWait;
+        let wish = Read { asked: Asked::default(), is_many: false, patience, keys };
+        let is_resp3 = session.is_resp3;
+        let begin = out.len();
+        let mut done = 0;
+        let read = read(shared, session, &wish, |view| {
+            out.truncate(begin);
+            done = 0;
+            view.each(&self.arguments, |value| {
+                Reply::value(value).write(out, is_resp3);
+                done += 1;
+                out.len() < output_bytes
+            })?;
+            Ok(Reply::OK)
+        });
+        if read.is_err() {
+            out.truncate(begin);
+            return 0;
+        }
+        if let Some(last) = session.last {
+            // The read has counted itself.
+            shared.metrics.served(last.level, done as u64 - 1);
+        }
+        done
+    }
+
+    fn set(&self, shared: &Shared, session: &mut Session, out: &mut BytesMut) -> (usize, bool) {
+        let patience = Patience::MustNotWait;
+        let done = change(shared, session, self.of_many, &self.arguments, patience);
+        let reply = match &done {
+            Ok(_) => Reply::OK,
+            Err(failure) if is_before_the_commit(failure) => return (0, false),
+            // Whether it was written is not known. To write it again could undo a write of another client.
+            Err(failure) => failure.reply(),
+        };
+        (0..self.len()).for_each(|_| reply.write(out, session.is_resp3));
+        (self.len(), done.is_err())
+    }
+
+    /// The requests after the first `done`, the last one first.
+    fn into_rest(self, done: usize) -> impl Iterator<Item = Vec<Bytes>> {
+        let Run { arguments, name, step, .. } = self;
+        let rest = arguments.len() / step - done;
+        let mut arguments = arguments.into_iter();
+        (0..rest).map(move |_| {
+            let mut request: Vec<Bytes> = arguments.by_ref().rev().take(step).collect();
+            request.push(name.clone());
+            request.reverse();
+            request
+        })
+    }
+}
+
+impl Connection {
+    /// Answers `request` and those after it that are a run with it, at most `most`. Returns their number, or the request if it
+    /// is to be answered alone.
+    pub(super) fn run(
+        &mut self,
+        request: Vec<Bytes>,
+        out: &mut BytesMut,
+        most: usize,
+    ) -> Result<usize, Vec<Bytes>> {
+        let is_last = self.ahead.is_empty() && self.incoming.is_empty();
+        if is_last || self.alone > 0 || self.arrived.is_some() {
+            self.alone = self.alone.saturating_sub(1);
+            return Err(request);
+        }
+        let Some(session) = &mut self.session else { return Err(request) };
+        let mut run = Run::begin(&self.shared, session, request)?;
+        while run.has_room(most) {
+            let next = self.ahead.pop_front();
+            match next.unwrap_or_else(|| self.incoming.next(&self.limits)) {
+                Next::More => break,
+                Next::Request(request) => {
+                    let Some(request) = run.take(request) else { continue };
+                    self.ahead.push_front(Next::Request(request));
+                    break;
+                }
+                next => {
+                    self.ahead.push_front(next);
+                    break;
+                }
+            }
+        }
+        let mut done = 0;
+        if run.len() > 1 {
+            let begun = self.now.take().unwrap_or_else(|| self.shared.options.clock.now());
+            let output_bytes = self.shared.options.limits.output_bytes;
+            let (count, are_errors) = run.answer(&self.shared, session, out, output_bytes);
+            done = count;
+            if done > 0 {
+                let now = self.shared.options.clock.now();
+                self.now = Some(now);
+                let took = now.saturating_sub(begun);
+                self.shared.metrics.command(run.command, done as u64, took, are_errors);
+                if COMMANDS[run.command].is_read() {
+                    session.took(&self.shared, done as u64, took);
+                }
+            }
+        }
+        let all = run.len();
+        for request in run.into_rest(done) {
+            self.ahead.push_front(Next::Request(request));
+        }
+        if done > 0 {
+            return Ok(done);
+        }
+        self.alone = all - 1;
+        match self.ahead.pop_front() {
+            Some(Next::Request(request)) => Err(request),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// Returns whether a commit with this failure was not begun.
+fn is_before_the_commit(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(_) | Failure::MayWait | Failure::Fenced => true,
+        Failure::Engine(error) => matches!(
+            error.kind(),
+            ErrorKind::LimitExceeded | ErrorKind::ReservedKey | ErrorKind::InvalidArgument
+        ),
+    }
+}
