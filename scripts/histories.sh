@@ -19,6 +19,10 @@ HISTORY_SECONDS="$seconds" HISTORY_FILES="$files" SEED="${SEED:-$RANDOM$RANDOM}"
 PARTITION_SECONDS="$((seconds < 60 ? seconds : 60))" HISTORY_FILES="$files" SEED="${SEED:-$RANDOM$RANDOM}" \
     cargo test -p siltstone-server --test it partitions::the_levels -- --nocapture </dev/null
 
+# Real processes that are stopped (SIGSTOP) while others take over, and wake later.
+STOP_SECONDS="$((seconds < 60 ? seconds : 60))" SEED="${SEED:-$RANDOM$RANDOM}" \
+    cargo test -p siltstone-cli --features server --test stopped -- --nocapture </dev/null
+
 command -v go >/dev/null || { echo "porcupine: skipped, go is not here"; exit 0; }
 (cd scripts/porcupine && go build -o "$files/porcupine" . 2>"$files/build.log") || {
     echo "porcupine: skipped, go cannot build it: $(tail -n 1 "$files/build.log")"
