@@ -107,6 +107,14 @@ impl Shards {
         self.looks.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// As [`Shards::refresh`]. Returns whether the map is the newest one of a moment after the call.
+    pub(super) async fn looked(self: &Arc<Shards>) -> bool {
+        let failed = self.failed_looks.load(Ordering::Acquire);
+        self.refresh().await;
+        // A look of others that has failed meanwhile may be the one that counts for this.
+        self.failed_looks.load(Ordering::Acquire) == failed
+    }
+
     /// Asks the nodes in turns, and looks for newer maps, until the task is aborted.
     pub async fn watch(self: Arc<Shards>) {
         for round in 1_u64.. {
