@@ -89,8 +89,12 @@ impl Node {
 }
 
 /// The counter of one client, which it alone writes, in two keys.
+///
+/// A write whose outcome is not known may come at any time, also after later ones. So the counter goes on in other keys then.
 #[derive(Clone, Default)]
 struct Counter {
+    /// That of the keys.
+    generation: u64,
     /// The values that are surely there, and since when.
     sure: Vec<(Duration, u64)>,
     /// The last one that may be there.
@@ -100,6 +104,11 @@ struct Counter {
 }
 
 impl Counter {
+    /// Its keys, as the one of the client `thread`.
+    fn keys(&self, thread: usize) -> [String; 2] {
+        ["a", "b"].map(|name| format!("{name}{}{{t{thread}}}", self.generation))
+    }
+
     fn sure_at(&self, time: Duration) -> u64 {
         self.sure.iter().rev().find(|(at, _)| *at <= time).map_or(0, |(_, value)| *value)
     }
@@ -180,10 +189,17 @@ impl Histories {
     fn count(&self, caller: &mut Caller, thread: usize, next: u64) {
         let mut own = self.counters[thread].lock().unwrap();
         own.most = next;
+        let [a, b] = own.keys(thread);
         // Others read the bounds meanwhile.
         drop(own);
-        let reply = caller.ask(&format!("MSET a{{t{thread}}} {next} b{{t{thread}}} {next}"));
+        let reply = caller.ask(&format!("MSET {a} {next} {b} {next}"));
         if reply.as_deref() != Some("OK") {
+            if !reply.is_some_and(|it| is_refused(&it)) {
+                own = self.counters[thread].lock().unwrap();
+                own.generation += 1;
+                own.sure.clear();
+                own.token = None;
+            }
             return;
         }
         let token = caller.ask("SCID.TOKEN").filter(|it| !it.starts_with('-') && it != "nil");
@@ -197,22 +213,23 @@ impl Histories {
     fn look(&self, caller: &mut Caller, rng: &mut Rng) {
         let other = rng.index(THREADS);
         let before = self.counters[other].lock().unwrap().clone();
+        let [a, b] = before.keys(other);
         let begun = self.clock.now();
         let (least, found) = match rng.below(3) {
             0 => {
-                let line = format!("SCID.GET a{{t{other}}} LEVEL 2 MAXAGE {}", AGE.as_millis());
+                let line = format!("SCID.GET {a} LEVEL 2 MAXAGE {}", AGE.as_millis());
                 (before.sure_at(begun.saturating_sub(AGE)), value(caller.ask(&line)))
             }
             1 => {
                 let Some(token) = &before.token else { return };
                 let least = before.sure_at(begun);
-                (least, value(caller.ask(&format!("SCID.GET a{{t{other}}} TOKEN {token}"))))
+                (least, value(caller.ask(&format!("SCID.GET {a} TOKEN {token}"))))
             }
             _ => {
                 if caller.ask("SCID.LEVEL 4").as_deref() != Some("OK") {
                     return;
                 }
-                let both = caller.ask(&format!("MGET a{{t{other}}} b{{t{other}}}"));
+                let both = caller.ask(&format!("MGET {a} {b}"));
                 caller.ask("SCID.LEVEL AUTO");
                 let Some(both) = both.filter(|it| it.starts_with('[')) else { return };
                 let words: Vec<&str> = both.trim_matches(['[', ']']).split(' ').collect();
@@ -333,7 +350,7 @@ pub(crate) fn last_look(address: SocketAddr, histories: &Histories) {
     }
     for (thread, counter) in histories.counters.iter().enumerate() {
         let counter = counter.lock().unwrap();
-        let found = last_value(address, &format!("a{{t{thread}}}"));
+        let found = last_value(address, &counter.keys(thread)[0]);
         let least = counter.sure_at(Duration::MAX);
         assert!((least..=counter.most).contains(&found), "{found}, {least}, {}", counter.most);
     }
@@ -348,6 +365,23 @@ fn last_value(address: SocketAddr, key: &str) -> u64 {
         found.is_some()
     });
     found.unwrap()
+}
+
+/// It comes after a later one that was acknowledged: so both are there, and a reader of the later one has not lost it.
+#[test]
+fn a_write_without_an_outcome_may_come_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::client::primary(folder.path());
+    let link = Link::new(server.address());
+    link.modes.set(HOLD, PASS);
+    let histories = Histories::new();
+    histories.count(&mut Caller::new(link.address, LEASE), 0, 1);
+    let mut direct = Caller::new(server.address(), 20 * LEASE);
+    histories.count(&mut direct, 0, 5);
+    link.modes.set(PASS, PASS);
+    let first = Counter::default().keys(0)[0].clone();
+    until("the first write comes", || direct.ask(&format!("GET {first}")).as_deref() == Some("1"));
+    last_look(server.address(), &histories);
 }
 
 #[test]
