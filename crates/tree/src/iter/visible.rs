@@ -90,10 +90,7 @@ impl<I: InternalIter> VisibleIter<I> {
     }
 }
 
-#[cfg_attr(
-    feature = "internals",
-    expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")
-)]
+#[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
 impl<I: SkipOlder, D: DeadEntries> VisibleIter<I, D> {
     /// The memory of walks over dead entries.
     #[inline]
