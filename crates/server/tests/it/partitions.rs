@@ -457,6 +457,10 @@ fn zombie(has_stopped_clock: bool) -> Vec<Operation> {
     let mut client = Client::new(&old);
     for empty in ["DEL x y", "SET k 3 NX", "INCR text"] {
         let reply = client.text(empty);
+        // On a slow machine the patience for the bucket ends before: then no command that may write is served at all.
+        if reply.starts_with("-READONLY a sync of the log failed") {
+            return history;
+        }
         let is_served =
             !reply.starts_with('-') || reply.starts_with("-ERR value is not an integer");
         assert_eq!(is_served, has_stopped_clock, "{empty}: {reply}");
