@@ -51,7 +51,6 @@ fn the_page_on_tuning_states_the_defaults() {
     let options = Options::default();
     let partition = PartitionOptions::default();
     let stated = [
-        ("write_buffer_bytes", with_unit(options.write_buffer_bytes)),
         ("wal_segment_bytes", with_unit(options.wal_segment_bytes)),
         ("wal_bytes_max", with_unit(options.wal_bytes_max)),
         ("wal_mapped", format!("`{}`", options.wal_mapped)),
