@@ -22,7 +22,7 @@ use siltstone::{Error, ErrorKind, Result};
 
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, StoredChange, class_of};
-use crate::noted::NotedChange;
+use crate::noted::{NotedChange, SyncedFile};
 use crate::restorer::FileRestorer;
 use crate::shipper::Shipper;
 
@@ -43,7 +43,7 @@ pub(crate) struct ShippingFs {
 /// A file of the folder that is appended to.
 struct ShippedFile {
     // Fixed after the open.
-    file: Arc<dyn File>,
+    synced: Arc<SyncedFile>,
     path: PathBuf,
     name: String,
     class: FileClass,
@@ -91,7 +91,8 @@ impl ShippingFs {
         let mark = self.shipper.noted();
         let (is_torn, is_noted, owes_put) = Default::default();
         let end = Mutex::new(AppendEnd { at, put: at, mark, is_torn, is_noted, owes_put });
-        Arc::new(ShippedFile { file, path: path.to_owned(), name, class, fs: self.clone(), end })
+        let synced = Arc::new(SyncedFile::new(file));
+        Arc::new(ShippedFile { synced, path: path.to_owned(), name, class, fs: self.clone(), end })
     }
 
     /// Waits until everything through `mark` is stored, if a sync means that.
@@ -280,6 +281,18 @@ impl Fs for ShippingFs {
 }
 
 impl ShippedFile {
+    fn file(&self) -> &dyn File {
+        &*self.synced.file
+    }
+
+    /// Syncs the file. The shipper syncs only chunk files.
+    fn sync_by(&self, sync: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+        match self.class {
+            FileClass::Chunk => self.synced.sync_by(sync),
+            FileClass::Table | FileClass::Log => sync(self.file()),
+        }
+    }
+
     /// Appends by `append`, and notes it.
     fn append_by(&self, bytes: &[&[u8]], append: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut end = self.end.lock();
@@ -310,7 +323,7 @@ impl ShippedFile {
             }
             FileClass::Table => return Ok(()),
             FileClass::Chunk => {
-                let file = self.file.clone();
+                let file = self.synced.clone();
                 let name = self.name.clone();
                 shipper.note(NotedChange::Range { name, offset, len: len as u64, file });
                 shipper.waiting_bytes()
@@ -328,7 +341,7 @@ impl ShippedFile {
     /// generation has all that was recovered, and the old one names it by the append that was just made.
     fn note_deferred(&self, from: u64, end: u64) -> Result<()> {
         let mut bytes = vec![0; (end - from) as usize];
-        if self.file.read_at(from, &mut bytes)? < bytes.len() {
+        if self.file().read_at(from, &mut bytes)? < bytes.len() {
             let what = "the file is shorter than written";
             return Err(Error::corruption(self.path.clone(), from, what));
         }
@@ -346,7 +359,7 @@ impl ShippedFile {
         if end.put == end.at {
             return Ok(());
         }
-        let piece = self.fs.shipper.put_range("table", &self.name, end.put..end.at, &*self.file);
+        let piece = self.fs.shipper.put_range("table", &self.name, end.put..end.at, self.file());
         let piece =
             piece.map_err(|error| Error::io("sync", &self.path, io::Error::other(error)))?;
         if end.put == 0 {
@@ -360,33 +373,33 @@ impl ShippedFile {
 
 impl File for ShippedFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.append_by(&[bytes], || self.file.append(bytes))
+        self.append_by(&[bytes], || self.file().append(bytes))
     }
 
     fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
-        self.append_by(pieces, || self.file.append_pieces(pieces))
+        self.append_by(pieces, || self.file().append_pieces(pieces))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file.read_at(offset, buf)
+        self.file().read_at(offset, buf)
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
-        self.file.prefetch(offset, len);
+        self.file().prefetch(offset, len);
     }
 
     fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file.read_cached_at(offset, buf)
+        self.file().read_cached_at(offset, buf)
     }
 
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file.read_at_uncached(offset, buf)
+        self.file().read_at_uncached(offset, buf)
     }
 
     fn sync(&self) -> Result<()> {
         // A later append has a sync of its own, and other files have theirs. This one does not wait for puts of them.
         let mark = self.end.lock().mark;
-        self.file.sync()?;
+        self.sync_by(File::sync)?;
         match self.class {
             FileClass::Table => self.put_table(),
             FileClass::Log | FileClass::Chunk => {
@@ -405,7 +418,7 @@ impl File for ShippedFile {
         if self.class == FileClass::Table || owes_put {
             return self.sync();
         }
-        self.file.sync_locally()?;
+        self.sync_by(File::sync_locally)?;
         self.fs.shipper.check_writer()
     }
 
@@ -414,19 +427,19 @@ impl File for ShippedFile {
     }
 
     fn begin_sync(&self) {
-        self.file.begin_sync();
+        self.file().begin_sync();
     }
 
     fn begin_next_sync(&self) -> Result<()> {
-        self.file.begin_next_sync()
+        self.file().begin_next_sync()
     }
 
     fn len(&self) -> Result<u64> {
-        self.file.len()
+        self.file().len()
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {
-        self.file.preallocate(len)?;
+        self.file().preallocate(len)?;
         if self.class != FileClass::Table {
             let extend = StoredChange::Extend { name: self.name.clone(), len };
             let mut end = self.end.lock();
@@ -437,16 +450,16 @@ impl File for ShippedFile {
 
     fn map_appends(&self) -> bool {
         // The journal gets the bytes from the call.
-        self.file.map_appends()
+        self.file().map_appends()
     }
 
     fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
-        self.file.map(offset, len)
+        self.file().map(offset, len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         // The bucket keeps the bytes until the file is deleted. No one reads them.
-        self.file.punch(offset, len)
+        self.file().punch(offset, len)
     }
 }
 

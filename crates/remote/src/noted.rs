@@ -3,16 +3,49 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lsm_core::fs::File;
+use lsm_core::fs::{File, is_out_of_handles};
+use parking_lot::Mutex;
+use siltstone::{Error, Result};
 
 use crate::folder::{ObjectPiece, StoredChange};
+
+/// A local file that is synced by its owner, and by the shipper before a range of it is put.
+///
+/// Invariant: after a failed sync of one, no sync succeeds. The system reports a failure once, and may have dropped
+/// the bytes: the sync of the other one would make them seem durable.
+pub(crate) struct SyncedFile {
+    // Fixed after construction.
+    pub(crate) file: Arc<dyn File>,
+    /// Held over a sync, so that none returns while another one fails.
+    failure: Mutex<Option<Error>>,
+}
+
+impl SyncedFile {
+    pub(crate) fn new(file: Arc<dyn File>) -> SyncedFile {
+        SyncedFile { file, failure: Mutex::new(None) }
+    }
+
+    /// Calls `sync`, which syncs the file.
+    pub(crate) fn sync_by(&self, sync: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+        let mut failure = self.failure.lock();
+        if let Some(error) = &*failure {
+            return Err(error.clone());
+        }
+        sync(&*self.file).inspect_err(|error| {
+            // Then nothing was attempted.
+            if !is_out_of_handles(error) {
+                *failure = Some(error.clone());
+            }
+        })
+    }
+}
 
 /// A change that is noted and not in an object yet.
 pub(crate) enum NotedChange {
     /// As it will be stored.
     Whole(StoredChange),
     /// A range of a chunk file, whose bytes are read when the object is made.
-    Range { name: String, offset: u64, len: u64, file: Arc<dyn File> },
+    Range { name: String, offset: u64, len: u64, file: Arc<SyncedFile> },
 }
 
 impl NotedChange {

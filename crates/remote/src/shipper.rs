@@ -17,14 +17,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lsm_core::fs::{File, Fs};
+use lsm_core::fs::{File, Fs, is_out_of_handles};
 use parking_lot::{Condvar, Mutex, RwLock};
 use siltstone::{Error, Result};
 
 use crate::bucket::{Bucket, Put};
 use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, journal_name};
-use crate::noted::{NotedChange, stored_changes};
+use crate::noted::{NotedChange, SyncedFile, stored_changes};
 use crate::read_lease::ReadLease;
 use crate::remote_file::LocalCopy;
 use crate::settings::Ack;
@@ -393,25 +393,32 @@ impl Shipper {
 
     /// Puts the ranges of chunk files among `changes`, those of one file together; returns their pieces.
     fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, ObjectPiece>> {
-        let mut ranges: BTreeMap<&str, (u64, u64, &Arc<dyn File>)> = BTreeMap::new();
+        let mut ranges: BTreeMap<&str, (u64, u64, &SyncedFile)> = BTreeMap::new();
         for change in changes {
             if let NotedChange::Range { name, offset, len, file } = change {
-                let range = ranges.entry(name).or_insert((*offset, *offset, file));
+                let range = ranges.entry(name).or_insert((*offset, *offset, &**file));
                 range.1 = offset + len;
             }
         }
         let mut pieces = BTreeMap::new();
         for (name, (offset, end, file)) in ranges {
             // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
-            let put = file.sync().and_then(|()| self.put_range("part", name, offset..end, &**file));
+            let synced = file.sync_by(File::sync);
+            let put = match &synced {
+                Err(error) if is_out_of_handles(error) => Err(error.clone()),
+                _ => self.put_range("part", name, offset..end, &*file.file),
+            };
             match put {
-                Ok(piece) => pieces.insert(name.to_owned(), piece),
+                Ok(piece) => drop(pieces.insert(name.to_owned(), piece)),
+                // The sync of the owner fails as well, so nothing that names these bytes is acknowledged. A journal
+                // that waits for them would wait for ever.
+                Err(error) if synced.is_err() && error.is_corruption() => {}
                 Err(error) => {
                     // The next attempt puts all of them again.
                     self.note_vain(pieces.into_values().map(|piece| piece.object.to_string()));
                     return Err(error);
                 }
-            };
+            }
         }
         Ok(pieces)
     }

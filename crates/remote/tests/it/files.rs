@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::{FaultFs, OpKind};
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use remote::Primary;
 use siltstone::fs::{AppendMode, File, Fs, MemFs};
 use siltstone::secondary::Level;
@@ -16,6 +16,7 @@ const LOG: &str = "/db/0000000000000063-00000063.wal";
 const MANIFEST: &str = "/db/0000000000000062-00000063.manifest";
 /// Logs and manifests wait for the recovery, and this does not.
 const CLAIM: &str = "/db/epoch-63";
+const CHUNK: &str = "/db/0000000000000064-00000063.chunk";
 const TABLE: &str = "/db/0000000000000063-00000063.sst";
 
 fn create(fs: &dyn Fs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
@@ -171,4 +172,31 @@ fn the_log_is_appended_to_through_a_mapping_as_without_a_bucket() {
     let secondary = reader.secondary().open().unwrap();
     let users = secondary.partition("users").unwrap();
     assert!(users.at(Level::Strong).unwrap().contains("key").unwrap());
+}
+
+/// The shipper syncs a chunk file before it puts a range of it. The system reports a failure to it alone.
+#[test]
+fn a_failed_sync_of_the_shipper_is_one_of_the_chunk_file_and_stops_no_other_file() {
+    for action in [FaultAction::SyncLost, FaultAction::SyncReverted] {
+        let mut rng = Rng::new(57);
+        let store = SimStore::new(Objects::default(), rng.fork());
+        let disk = FaultFs::over_mem(MemFs::new());
+        let remote = remote_of(&store, &MemFs::new(), &mut rng).fs(Arc::new(disk.clone()));
+        let primary = remote.take_over("/db").unwrap();
+        let fs = primary.fs();
+        let chunk = create(&*fs, CHUNK, b"synced");
+        chunk.append(b"and not").unwrap();
+        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".chunk".to_owned(), nth: 0 };
+        disk.add_rule(FaultRule::once(at, action));
+        primary.ship().unwrap();
+        assert_eq!(disk.fault_count(), 1);
+        for _ in 0..2 {
+            chunk.sync().unwrap_err();
+        }
+        create(&*fs, CLAIM, b"one");
+        let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+        let mut bytes = [0; 6];
+        assert_eq!(reader.open_read(Path::new(CHUNK)).unwrap().read_at(0, &mut bytes).unwrap(), 6);
+        assert_eq!(bytes, *b"synced");
+    }
 }
