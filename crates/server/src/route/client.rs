@@ -96,7 +96,7 @@ impl Client {
                 queue.push_front(item);
                 break;
             }
-            self.raise_token();
+            self.raise_token(&self.cluster.views());
             self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
                 None => {
@@ -129,8 +129,12 @@ impl Client {
     }
 
     /// The node for a need.
-    fn node_for(&mut self, item: &Item, need: Need) -> Option<usize> {
+    fn node_for(&mut self, item: &Item, mut need: Need) -> Option<usize> {
         let mut views = self.cluster.views();
+        // A node may have reported its epoch since the need was read, and may be chosen because of that.
+        if self.raise_token(&views) && matches!(need, Need::Session(_)) {
+            need = item.need(self.session.level, self.session.token).unwrap_or(need);
+        }
         for at in &item.avoid {
             // The nodes of a shard may be others by now.
             if let Some(view) = views.get_mut(*at) {

@@ -13,7 +13,7 @@ use crate::exposition::count;
 use crate::failure::Failure;
 use crate::level::newer;
 use crate::reply::Reply;
-use crate::route::choice::{Need, NodeRole};
+use crate::route::choice::{Need, NodeRole, NodeView};
 use crate::route::item::Item;
 use crate::route::link::encode;
 use crate::route::sink::Sink;
@@ -26,19 +26,21 @@ impl Client {
     /// and commits of that one tell nothing of this one. The shard has all of its slots from the floor on, and a later
     /// epoch has that commit. Nodes know the ends of few epochs, so the floor of an old one would be a lost token there.
     ///
-    /// As long as no node has reported its epoch, no request goes to one; so this comes before each request, and not once.
-    pub(super) fn raise_token(&mut self) {
-        let Some(floor) = self.floor.filter(|floor| floor.epoch > Epoch(0)) else { return };
+    /// As long as no node has reported its epoch, no request goes to one; so this comes before each request, and not once,
+    /// and again with the `nodes` of each choice. Returns whether the token is another one now.
+    pub(super) fn raise_token(&mut self, nodes: &[NodeView]) -> bool {
+        let Some(floor) = self.floor.filter(|floor| floor.epoch > Epoch(0)) else { return false };
         let token = self.session.token;
         // A newer token that is lost stays lost.
         if token.is_some_and(|it| (it.epoch, it.seq) > (floor.epoch, floor.seq)) {
-            return;
+            return false;
         }
-        let epochs = self.cluster.views().into_iter().filter_map(|view| view.position);
+        let epochs = nodes.iter().filter_map(|view| view.position);
         let newest = epochs.map(|position| position.epoch).max();
         let later = newest.filter(|newest| *newest > floor.epoch);
         let floor = later.map_or(floor, |epoch| Commit { epoch, seq: SeqNo::ZERO });
         self.session.token = newer(token, floor);
+        self.session.token != token
     }
 
     /// Learns a commit that covers all that the client has written or seen, from a node that has everything.
@@ -145,5 +147,42 @@ impl Client {
         });
         let nodes: Vec<String> = nodes.collect();
         Failure::Refused(format!("NOTYET no {kind}: {}", nodes.join(", ")).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::route::cluster::{Cluster, ClusterOptions};
+    use crate::route::nodes::Nodes;
+
+    /// The node knows the end of epoch 2, and of no earlier one, so the floor would be a lost token there.
+    #[test]
+    fn a_node_that_reports_its_epoch_before_the_choice_gets_no_floor_of_an_older_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nodes = Nodes::List(vec![listener.local_addr().unwrap().to_string()]);
+        let primary = std::thread::spawn(move || {
+            let info = "role:master\r\nscid_token:3-9\r\n";
+            let mut link = listener.accept().unwrap().0;
+            assert!(link.read(&mut [0; 100]).unwrap() > 0);
+            write!(link, "${}\r\n{info}\r\n", info.len()).unwrap();
+        });
+        let cluster = Arc::new(Cluster::new(ClusterOptions::new(nodes)).unwrap());
+        let mut client = Client::new(cluster.clone(), 1);
+        let floor = Commit { epoch: Epoch(1), seq: SeqNo::new(4).unwrap() };
+        client.floor = Some(floor);
+        let item = Item::new(["SCID.GET", "foo", "LEVEL", "3"].map(Bytes::from).to_vec());
+        client.raise_token(&cluster.views());
+        assert_eq!(client.session.token, Some(floor));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(cluster.ask());
+        assert_eq!(client.node_for(&item, Need::Session(floor)), Some(0));
+        let token = client.session.token.unwrap();
+        assert_eq!((token.epoch, token.seq), (Epoch(3), SeqNo::ZERO));
+        primary.join().unwrap();
     }
 }
