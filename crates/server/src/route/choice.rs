@@ -63,6 +63,14 @@ pub(crate) enum NodeRole {
     /// A primary that serves no level below 3: that of a bucket.
     BucketPrimary,
     Reader,
+    /// A reader that catches up by calls of a bucket.
+    BucketReader,
+}
+
+impl NodeRole {
+    pub(crate) fn is_reader(self) -> bool {
+        matches!(self, NodeRole::Reader | NodeRole::BucketReader)
+    }
 }
 
 /// The knowledge about a node at one moment.
@@ -80,26 +88,38 @@ pub(crate) struct NodeView {
 
 /// Operations that a reader applies in a microsecond while it catches up, about (`docs/secondary.md`).
 const OPERATIONS_PER_MICRO: u64 = 1;
+/// Operations that a reader of a folder may lack of a token: it catches up within a request. Without this all sessions that
+/// have seen a commit go to the reader that was the first one to follow it, until the next question to the others.
+const NEAR: u64 = 10_000 * OPERATIONS_PER_MICRO;
 
 impl NodeView {
     fn is_reader(&self) -> bool {
-        self.role == Some(NodeRole::Reader)
+        self.role.is_some_and(NodeRole::is_reader)
     }
 
     fn has(&self, token: Commit) -> bool {
         self.position.is_some_and(|it| (it.epoch, it.seq) >= (token.epoch, token.seq))
     }
 
-    /// The expected time of a request, with the time to catch up with `newest`.
-    fn cost(&self, newest: Option<Commit>) -> u64 {
-        let lacking = match (self.position, newest) {
-            _ if !self.is_reader() => 0,
-            (Some(own), Some(newest)) if own.epoch == newest.epoch => {
+    /// Returns whether it serves level 3 with `token` at once, or about so.
+    fn is_near(&self, token: Commit) -> bool {
+        self.has(token) || self.role == Some(NodeRole::Reader) && self.lacking(token) <= NEAR
+    }
+
+    /// Operations up to `newest` that it lacks.
+    fn lacking(&self, newest: Commit) -> u64 {
+        match self.position {
+            Some(own) if own.epoch == newest.epoch => {
                 newest.seq.get().saturating_sub(own.seq.get())
             }
             // It does not know the newest epoch yet.
-            (_, newest) => newest.map_or(0, |newest| newest.seq.get()),
-        };
+            _ => newest.seq.get(),
+        }
+    }
+
+    /// The expected time of a request, with the time to catch up with `newest`.
+    fn cost(&self, newest: Option<Commit>) -> u64 {
+        let lacking = newest.filter(|_| self.is_reader()).map_or(0, |it| self.lacking(it));
         (self.load + 1).saturating_mul(self.micros.max(1)) + lacking / OPERATIONS_PER_MICRO
     }
 }
@@ -129,9 +149,9 @@ pub(crate) fn choose(
         Need::Write => primary,
         Need::Strong => strong(policy, nodes, &readers, random),
         Need::Session(token) => {
-            let have = readers.iter().copied().filter(|at| nodes[*at].has(token));
-            let have: Vec<usize> = have.collect();
-            let found = two(nodes, &have, random, None);
+            let near = readers.iter().copied().filter(|at| nodes[*at].is_near(token));
+            let near: Vec<usize> = near.collect();
+            let found = two(nodes, &near, random, Some(token));
             // A reader catches up, and the primary has it.
             found.or_else(|| strong(policy, nodes, &readers, random)).or(primary)
         }
@@ -189,12 +209,13 @@ mod tests {
         Commit { epoch: Epoch(epoch), seq: SeqNo::new(seq).unwrap() }
     }
 
-    /// `p` primary, `b` primary of a bucket, `r` reader, `-` down; then the load, the time of a request and the position.
+    /// `p` primary, `b` primary of a bucket, `r` reader, `f` reader of a bucket, `-` down; then the load, the time of a request and the position.
     fn node(role: char, load: u64, micros: u64, position: Commit) -> NodeView {
         let role = match role {
             'p' => Some(NodeRole::Primary),
             'b' => Some(NodeRole::BucketPrimary),
             'r' => Some(NodeRole::Reader),
+            'f' => Some(NodeRole::BucketReader),
             _ => None,
         };
         NodeView { role, load, micros, position: Some(position) }
@@ -224,7 +245,9 @@ mod tests {
         let late = [node('p', 9, 50, new), node('r', 0, 50, old)];
         let alone = [node('p', 0, 50, new), node('-', 0, 50, new)];
         let orphans = [node('-', 0, 50, new), node('r', 0, 50, new), node('r', 0, 50, old)];
-        let bucket = [node('b', 0, 50, new), node('r', 9, 50, old)];
+        let far = commit(2, 900 + NEAR);
+        let bucket = [node('b', 0, 50, new), node('f', 9, 50, old)];
+        let buckets = [node('p', 0, 50, new), node('f', 0, 50, new), node('f', 0, 50, old)];
         let lonely_bucket = [node('b', 0, 50, new)];
         let both = [node('p', 0, 50, commit(2, 950)), node('p', 0, 50, commit(3, 940))];
         let all_down = [node('-', 0, 50, new)];
@@ -241,12 +264,14 @@ mod tests {
             ("a busy one costs more than a reader", Cost, Strong, &busy, &[1]),
             ("the primary of a bucket has no level 1", Optimal, Strong, &bucket, &[1]),
             ("so there is none without a reader", Cost, Strong, &lonely_bucket, &[]),
-            ("level 3 takes a reader with the token", Optimal, Session(new), &all, &[1]),
-            ("any of them", Optimal, Session(old), &all, &[1, 2]),
-            ("or the primary if none has it", Optimal, Session(commit(2, 901)), &all, &[0]),
-            ("or a reader that catches up", Offloaded, Session(commit(2, 901)), &all, &[1, 2]),
-            ("of a bucket, too", Cost, Session(new), &lonely_bucket, &[0]),
-            ("a later epoch is another history", Optimal, Session(commit(3, 1)), &all, &[0]),
+            ("level 3 takes a reader with the token", Optimal, Session(old), &all, &[1, 2]),
+            ("or one that lacks little", Optimal, Session(far), &all, &[1]),
+            ("which has less to do", Cost, Session(new), &late, &[1]),
+            ("but not of a bucket", Optimal, Session(new), &buckets, &[1]),
+            ("or the primary if none has it", Optimal, Session(commit(2, 901 + NEAR)), &all, &[0]),
+            ("or a reader that catches up", Offloaded, Session(commit(2, 901)), &buckets, &[1, 2]),
+            ("the primary of a bucket, too", Cost, Session(new), &lonely_bucket, &[0]),
+            ("a later epoch is another history", Optimal, Session(commit(3, NEAR + 1)), &all, &[0]),
             ("level 4 takes a reader", Cost, Prefix, &all, &[1, 2]),
             ("level 5 the less loaded of two", Cost, Weak, &busy, &[2]),
             ("or the primary", Cost, Weak, &alone, &[0]),

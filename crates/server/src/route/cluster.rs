@@ -199,6 +199,7 @@ fn known(info: &[u8]) -> Known {
     let role = match (line_of(&text, "role"), line_of(&text, "scid_bucket")) {
         (Some("master"), Some("1")) => Some(NodeRole::BucketPrimary),
         (Some("master"), _) => Some(NodeRole::Primary),
+        (Some("slave"), Some("1")) => Some(NodeRole::BucketReader),
         (Some("slave"), _) => Some(NodeRole::Reader),
         _ => None,
     };
@@ -391,7 +392,7 @@ impl Cluster {
                 let role = match view.role {
                     None if node.is_leaving() => LEAVING,
                     None => "down",
-                    Some(NodeRole::Reader) => "reader",
+                    Some(role) if role.is_reader() => "reader",
                     Some(_) if primary == Some(at) => "primary",
                     Some(_) => "taken over",
                 };

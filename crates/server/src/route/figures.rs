@@ -105,7 +105,7 @@ fn roles(out: &mut Exposition, nodes: &[Described]) {
     }
     let help = "Operations of the primary that the reader does not have yet, by the last question.";
     out.head("node_lag_operations", "gauge", help);
-    for node in nodes.iter().filter(|node| node.view.role == Some(NodeRole::Reader)) {
+    for node in nodes.iter().filter(|node| node.view.role.is_some_and(NodeRole::is_reader)) {
         if let Some(lag) = node.lag {
             out.line("node_lag_operations", &[("node", node.address())], lag);
         }

@@ -13,7 +13,7 @@ use crate::exposition::count;
 use crate::failure::Failure;
 use crate::level::newer;
 use crate::reply::Reply;
-use crate::route::choice::{Need, NodeRole, NodeView};
+use crate::route::choice::{Need, NodeView};
 use crate::route::item::Item;
 use crate::route::link::encode;
 use crate::route::sink::Sink;
@@ -142,7 +142,7 @@ impl Client {
         let nodes = nodes.filter(|(node, _)| !node.is_leaving());
         let nodes = nodes.map(|(node, view)| match view.role {
             None => format!("{} is down", node.address),
-            Some(NodeRole::Reader) => format!("{} is a reader", node.address),
+            Some(role) if role.is_reader() => format!("{} is a reader", node.address),
             Some(_) => format!("{} is a primary", node.address),
         });
         let nodes: Vec<String> = nodes.collect();

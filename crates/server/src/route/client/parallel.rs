@@ -218,7 +218,7 @@ impl Client {
     fn helpers(&mut self, node: usize, item: &Item) -> Vec<usize> {
         let views = self.cluster.views();
         let readers = (0..views.len()).filter(|at| {
-            let is_reader = views[*at].role == Some(NodeRole::Reader);
+            let is_reader = views[*at].role.is_some_and(NodeRole::is_reader);
             is_reader && *at != node && !item.avoid.contains(at)
         });
         let mut readers: Vec<usize> = readers.collect();
