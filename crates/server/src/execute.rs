@@ -4,8 +4,6 @@
 //! 1. `MayWait` is returned only before anything was changed, and never to a caller that may wait.
 //! 2. A command that writes is on the primary of its epoch or refused: the commit path decides that.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use siltstone::{Durability, Error, ErrorKind, Partition};
 
@@ -272,12 +270,13 @@ fn streamed(primary: &Primary, session: &mut Session) -> Result<Option<Stored>, 
 
 /// Returns what a command has found once that is known to be of the newest state: also a refusal may depend on it.
 fn confirmed(
+    shared: &Shared,
     primary: &Primary,
-    wait: Option<Duration>,
+    may_wait: bool,
     done: Result<Reply, Failure>,
 ) -> Result<Reply, Failure> {
     if done.as_ref().err().is_none_or(Failure::is_refusal) {
-        primary.confirm(wait)?;
+        shared.confirm(primary, may_wait)?;
     }
     done
 }
@@ -342,13 +341,13 @@ pub(crate) fn change(
             change.batch = change.batch.put_blob(stream.value);
         }
         let is_empty = change.batch.is_empty();
-        let wait = (patience == Patience::MayWait).then_some(shared.options.wait);
+        let may_wait = patience == Patience::MayWait;
         // A command that changes nothing has read one key at one moment, unless there are more.
         let reply = match done {
             Ok(reply) if !is_empty || change.read_count > 1 => reply,
             done => {
                 drop(turn);
-                return confirmed(primary, wait, done);
+                return confirmed(shared, primary, may_wait, done);
             }
         };
         let committed = match patience {
@@ -362,7 +361,7 @@ pub(crate) fn change(
             Ok(commit) => {
                 // The commit of nothing meets no fence.
                 if is_empty {
-                    primary.confirm(wait)?;
+                    shared.confirm(primary, may_wait)?;
                 }
                 session.wrote(commit);
                 return Ok(reply);

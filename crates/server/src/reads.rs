@@ -239,7 +239,7 @@ fn of_primary(
     }
     if is_strong {
         let may_wait = wish.patience == Patience::MayWait && !may_weaken;
-        match primary.confirm(may_wait.then_some(shared.options.wait)) {
+        match shared.confirm(primary, may_wait) {
             Ok(()) => number = strong,
             Err(Failure::MayWait) if may_weaken => {}
             Err(failure) => return Err(failure),
@@ -319,6 +319,7 @@ fn split<T>(done: Result<T, Failure>) -> EngineResult<Result<T, Failure>> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use remote::Remote;
     use siltstone::SeqNo;
 
     use super::*;
@@ -408,5 +409,28 @@ mod tests {
         drop(waiting);
         shared.node.close().unwrap();
         primary.close().unwrap();
+    }
+
+    /// While the bucket hangs they would take all threads otherwise.
+    #[test]
+    fn more_than_some_reads_do_not_wait_for_the_bucket() {
+        let [store, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let remote = Remote::url(&format!("file://{}", store.path().display())).unwrap();
+        let remote = remote.read_lease(Duration::ZERO);
+        let place = Place::bucket(remote, Some(folder.path().join("db")));
+        let node = Node::open(place, true, NodeOptions::default()).unwrap();
+        let options = Options::default();
+        let front = Front::new(options.limits, None);
+        let shared = Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap());
+        let many = u32::try_from(crate::front::WAITING_READS).unwrap();
+        let waiting = shared.waiting.try_acquire_many(many).unwrap();
+        let refused = get(&shared, None).unwrap_err();
+        assert!(
+            matches!(&refused, Failure::Refused(it) if it.starts_with("NOTYET")),
+            "{refused:?}"
+        );
+        drop(waiting);
+        assert!(matches!(get(&shared, None), Ok(Reply::Nil)));
+        shared.node.close().unwrap();
     }
 }

@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::cursors::Cursors;
+use crate::failure::Failure;
 use crate::front::{Front, WAITING_READS};
 use crate::health::{Reason, reasons};
 use crate::keys::Reached;
 use crate::metrics::Metrics;
-use crate::node::Node;
+use crate::node::{Node, Primary};
 use crate::options::Options;
 use crate::predict::Predictor;
 
@@ -24,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) predictor: Option<Predictor>,
     pub(crate) front: Arc<Front>,
     pub(crate) address: std::net::SocketAddr,
-    /// One permit for each read of a reader that may wait for the primary.
+    /// One permit for each read that may wait: at a reader for the primary, at the primary of a bucket for the bucket.
     pub(crate) waiting: Semaphore,
     /// The last look at the health of the database, and its time.
     health: Mutex<Option<(Duration, Arc<[Reason]>)>>,
@@ -65,6 +66,17 @@ impl Shared {
         let reasons: Arc<[Reason]> = reasons(self).into();
         *last = Some((now, reasons.clone()));
         reasons
+    }
+
+    /// As [`Primary::confirm`]. With `may_wait` it may wait for the bucket, as long as others do not take all threads for that.
+    pub(crate) fn confirm(&self, primary: &Primary, may_wait: bool) -> Result<(), Failure> {
+        match primary.confirm(None) {
+            Err(Failure::MayWait) if may_wait => {}
+            confirmed => return confirmed,
+        }
+        let full = Failure::fixed("NOTYET too many commands wait for the bucket");
+        let _place = self.waiting.try_acquire().map_err(|_| full)?;
+        primary.confirm(Some(self.options.wait))
     }
 
     /// The time by which entries expire, if they do.

@@ -118,7 +118,7 @@ fn commit(
                 // Moves of slots do not wait for a call of the bucket.
                 drop(turn);
                 if failure.is_refusal() {
-                    primary.confirm(Some(shared.options.wait))?;
+                    shared.confirm(primary, true)?;
                 }
                 return Err(failure);
             }
@@ -134,7 +134,7 @@ fn commit(
             Ok(commit) => {
                 // The commit of nothing meets no fence, and what was read must be the newest state.
                 if is_empty {
-                    primary.confirm(Some(shared.options.wait))?;
+                    shared.confirm(primary, true)?;
                 }
                 session.wrote(commit);
                 return Ok(Reply::Array(replies));
