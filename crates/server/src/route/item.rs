@@ -105,10 +105,16 @@ impl Item {
         self.spec.is_some_and(|spec| spec.kind == Kind::Change)
     }
 
-    /// Returns whether it is about the session, and has no place in a transaction.
+    /// Returns whether the router answers it, and no node knows it.
+    pub(crate) fn is_of_router(&self) -> bool {
+        let own = [&b"SCID.NODES"[..], b"SCID.ROUTE"];
+        own.iter().any(|name| self.request[0].eq_ignore_ascii_case(name))
+    }
+
+    /// Returns whether it is about the session or the router, and has no place in a transaction.
     pub(crate) fn is_about_session(&self) -> bool {
         let is_own = self.spec.is_some_and(|it| it.kind == Kind::Connection && !it.is_queued());
-        is_own && !self.is_of_transaction()
+        self.is_of_router() || is_own && !self.is_of_transaction()
     }
 
     /// Returns whether it is `MULTI`, or one that belongs to it.

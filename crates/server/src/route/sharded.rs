@@ -160,8 +160,7 @@ impl ShardClient {
 
     fn target(&self, item: &Item, map: &ShardMap) -> Target {
         let Some(spec) = item.spec else {
-            let own = [&b"SCID.NODES"[..], b"SCID.ROUTE"];
-            return match own.iter().any(|name| item.request[0].eq_ignore_ascii_case(name)) {
+            return match item.is_of_router() {
                 true => Target::Own,
                 // Its node refuses the transaction with it.
                 false if self.is_open() => Target::Transaction,

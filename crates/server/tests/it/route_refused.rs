@@ -94,6 +94,11 @@ fn what_a_node_refuses_before_the_login_is_not_taken_for_known() {
     // A transaction that is refused has not begun.
     let mut client = Client::at(router.address());
     check(&mut client, &[("MULTI", "-NOAUTH~"), ("WATCH k", "-NOAUTH~"), ("PING", "PONG")]);
+    let replies = client.pipeline(&["MULTI", "SCID.ROUTE", "PING"]);
+    assert!(
+        replies[0].starts_with("-NOAUTH") && replies[1..] == ["offloaded", "PONG"],
+        "{replies:?}"
+    );
     let lines = ["MULTI", "SELECT other", "AUTH ann secret", "SET k 2", "EXEC", "GET k"];
     let replies = client.pipeline(&lines);
     assert!(replies[0].starts_with("-NOAUTH"), "{replies:?}");
