@@ -93,7 +93,7 @@ impl Scan {
             let text = "ERR this cursor is unknown: it is too old, or of another server or partition; begin again with 0";
             return Err(Failure::fixed(text));
         }
-        let wish = Walk {
+        let wish = PageWish {
             after: place.as_ref().map(|place| &place.after[..]),
             pattern: self.pattern.as_deref(),
             count: self.count,
@@ -110,8 +110,8 @@ impl Scan {
     }
 }
 
-/// A walk from the last key on that was looked at.
-struct Walk<'a> {
+/// The page after the last key that was looked at.
+struct PageWish<'a> {
     after: Option<&'a [u8]>,
     pattern: Option<&'a [u8]>,
     /// The most entries to look at, and the bytes of keys from which on it looks at no more.
@@ -125,7 +125,7 @@ struct Page {
     last: Option<Slice>,
 }
 
-impl Walk<'_> {
+impl PageWish<'_> {
     /// Looks at the next entries.
     fn run(&self, view: &View<'_>, shows: impl Fn(&[u8]) -> bool) -> Result<Page, Failure> {
         let mut page = Page { keys: Vec::new(), last: None };
@@ -190,7 +190,7 @@ impl PageOf {
         slots: &SlotSet,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let wish = Walk {
+        let wish = PageWish {
             after: self.after.as_deref(),
             pattern: self.pattern.as_deref(),
             count: self.count,
