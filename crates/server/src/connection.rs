@@ -84,7 +84,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
         if matches!(connection.answer(&mut stream).await, Round::Ends) {
             return stream;
         }
-        connection.incoming.rest();
+        connection.rest();
         // A transaction without its EXEC is a request that is not complete.
         let waiting = connection.session.as_ref().map_or(0, |it| it.transaction_bytes);
         if !incomplete.set(connection.incoming.len() + waiting) {
@@ -102,9 +102,9 @@ struct Connection {
     /// The long value that comes, and the one that has come before the rest of its request.
     arrival: Option<Arrival>,
     arrived: Option<Result<Stored, Failure>>,
-    /// The steps that were taken from the buffer ahead of their turn. A round that waits for bytes leaves none.
+    /// The steps that were taken from the buffer ahead of their turn. It is empty when a round waits for bytes.
     ahead: VecDeque<Next>,
-    /// The first of them that are known to be no run.
+    /// The number of the first ones that were tried as a run, in vain.
     alone: usize,
     /// The end of the last request, if the next one begins then: the clock is looked at once for both.
     now: Option<Duration>,
@@ -124,6 +124,14 @@ impl Connection {
             ahead: VecDeque::new(),
             alone: 0,
             now: None,
+        }
+    }
+
+    /// Gives back room that a connection without work does not need.
+    fn rest(&mut self) {
+        self.incoming.rest();
+        if self.ahead.is_empty() {
+            self.ahead = VecDeque::new();
         }
     }
 
@@ -440,5 +448,29 @@ mod tests {
         let failure = runtime.block_on(connection.sync()).unwrap_err();
         assert!(format!("{failure:?}").contains("UNKNOWN"), "{failure:?}");
         successor.close().unwrap();
+    }
+
+    #[test]
+    fn a_connection_gives_back_the_room_of_a_pipeline() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::default();
+        let limits = options.limits.of_requests();
+        let front = Front::new(options.limits, None);
+        let node = Node::open(Place::folder(folder.path()), true, NodeOptions::default()).unwrap();
+        let shared = Arc::new(Shared::new(options, front, node, "127.0.0.1:0".parse().unwrap()));
+        let session = Box::new(Session::new(1, &shared));
+        let mut connection = Connection::new(shared.clone(), session, limits);
+        // The second one is no run, so both are answered one by one.
+        let lines = "*2\r\n$3\r\nGET\r\n$1\r\na\r\n*1\r\n$4\r\nPING\r\n".repeat(2);
+        connection.incoming.room().extend_from_slice(lines.as_bytes());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut out = BytesMut::new();
+        let mut count = 0;
+        assert!(matches!(runtime.block_on(connection.round(&mut out, &mut count)), Round::Drained));
+        assert_eq!((count, connection.ahead.len()), (4, 0));
+        assert!(connection.ahead.capacity() > 0);
+        connection.rest();
+        assert_eq!(connection.ahead.capacity(), 0);
+        shared.node.close().unwrap();
     }
 }

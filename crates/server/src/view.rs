@@ -162,7 +162,7 @@ impl View<'_> {
         Ok(self.entry(key)?.map(|found| found.value))
     }
 
-    /// Gives `visit` the values of `keys`, in their order, until it returns `false`. The values of a partition with large values
+    /// Gives `visit` the values of `keys`, at most 64, in their order, until it returns `false`. The values of a partition with large values
     /// are not given in this way: the failure is `MayWait` then.
     pub(crate) fn each(
         &self,
@@ -174,7 +174,12 @@ impl View<'_> {
                 let _ = keys.iter().all(|_| visit(None));
             }
             Source::Live(partition) if !partition.has_large_values() => {
-                partition.multi_get_with(keys, |_, stored| visit(self.value_of(stored)))?;
+                let mut next = 0;
+                partition.multi_get_with(keys, |at, stored| {
+                    debug_assert_eq!(at, next, "the values come in the order of the keys");
+                    next += 1;
+                    visit(self.value_of(stored))
+                })?;
             }
             Source::Reading(reading) if reading.point()?.value_store().is_none() => {
                 for key in keys {

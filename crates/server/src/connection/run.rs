@@ -24,7 +24,7 @@ use crate::shared::Shared;
 
 /// The longest run: the gets of the engine wait for memory in groups of so many.
 const REQUESTS_MAX: usize = 64;
-/// A run of more bytes takes no further request: the commit of a large one takes long, and others wait.
+/// The most bytes of the arguments of a run, unless it is a single request: the commit of a large one takes long, and others wait.
 const BYTES_MAX: usize = 64 << 10;
 
 /// Requests with the same name and the same number of arguments.
@@ -44,8 +44,8 @@ struct Run {
 impl Run {
     /// A run that begins with `request`, or the request if none does.
     fn begin(shared: &Shared, session: &Session, request: Vec<Bytes>) -> Result<Run, Vec<Bytes>> {
-        // A transaction keeps its commands, and a prediction is for a single key.
-        if session.queue.is_some() || session.held.is_some() || shared.predictor.is_some() {
+        // A transaction keeps its commands. The next command drops a value that is read in parts.
+        if session.queue.is_some() || session.held.is_some() {
             return Err(request);
         }
         let found = find(&request[0]).zip(match (request.len(), request[0].len()) {
@@ -56,7 +56,9 @@ impl Run {
         let Some((command, of_many)) = found else { return Err(request) };
         let spec = &COMMANDS[command];
         let is_plain = matches!((spec.verb, request.len()), (Verb::Get, 2) | (Verb::Set, 3));
-        if !is_plain || admit(shared, session, spec, &request).is_err() {
+        // A prediction is for a single key.
+        let is_predicted = spec.is_read() && shared.predictor.is_some();
+        if !is_plain || is_predicted || admit(shared, session, spec, &request).is_err() {
             return Err(request);
         }
         let step = request.len() - 1;
@@ -80,14 +82,13 @@ impl Run {
         self.arguments.len() / self.step
     }
 
-    /// Returns whether it takes one more request.
-    fn has_room(&self, most: usize) -> bool {
-        self.len() < most.min(REQUESTS_MAX) && self.bytes < BYTES_MAX
-    }
-
-    /// Takes a request, or gives it back if it is no part of the run.
+    /// Takes a request, or gives it back if it is no part of the run, or has too many bytes for it.
     fn take(&mut self, request: Vec<Bytes>) -> Option<Vec<Bytes>> {
         if request.len() != self.step + 1 || request[0] != self.name {
+            return Some(request);
+        }
+        let bytes: usize = request[1..].iter().map(Bytes::len).sum();
+        if self.bytes + bytes > BYTES_MAX {
             return Some(request);
         }
         self.push(request.into_iter().skip(1));
@@ -187,7 +188,7 @@ impl Connection {
         }
         let Some(session) = &mut self.session else { return Err(request) };
         let mut run = Run::begin(&self.shared, session, request)?;
-        while run.has_room(most) {
+        while run.len() < most.min(REQUESTS_MAX) {
             let next = self.ahead.pop_front();
             match next.unwrap_or_else(|| self.incoming.next(&self.limits)) {
                 Next::More => break,
@@ -233,7 +234,8 @@ impl Connection {
     }
 }
 
-/// Returns whether a commit with this failure was not begun.
+/// Returns whether nothing was written if a run fails like this. A commit that meets the fence of a takeover is none: the next
+/// primary is without it.
 fn is_before_the_commit(failure: &Failure) -> bool {
     match failure {
         Failure::Refused(_) | Failure::MayWait | Failure::Fenced => true,
@@ -241,5 +243,28 @@ fn is_before_the_commit(failure: &Failure) -> bool {
             error.kind(),
             ErrorKind::LimitExceeded | ErrorKind::ReservedKey | ErrorKind::InvalidArgument
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(value_bytes: usize) -> Vec<Bytes> {
+        vec!["SET".into(), "k".into(), vec![b'v'; value_bytes].into()]
+    }
+
+    #[test]
+    fn a_run_takes_no_request_that_would_make_it_too_large() {
+        let command = find(b"SET").unwrap();
+        let of_many = &COMMANDS[find(b"MSET").unwrap()];
+        let name = "SET".into();
+        let arguments = Vec::new();
+        let mut run = Run { command, of_many, name, step: 2, arguments, bytes: 0 };
+        run.push(set(BYTES_MAX - 101).into_iter().skip(1));
+        assert!(run.take(set(100)).is_some());
+        assert!(run.take(set(99)).is_none());
+        assert_eq!((run.len(), run.bytes), (2, BYTES_MAX));
+        assert!(run.take(set(0)).is_some());
     }
 }

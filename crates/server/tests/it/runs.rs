@@ -1,6 +1,10 @@
 //! Requests of a pipeline that the server answers together: each has the reply that it would have alone.
 
+use std::sync::Arc;
+
 use server::{Limits, Options, Place, Role, Server, Users};
+use siltstone::clock::SystemClock;
+use storage::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 
 use crate::client::{Client, options, primary, reader};
 use crate::pages::get;
@@ -32,6 +36,22 @@ fn a_request_that_is_refused_leaves_the_others_of_its_run() {
         ["OK", "OK", "-LIMIT", "OK", "OK", "4", "2", "3", "nil", "nil", "-ERR w", "2"]
     );
     server.stop().unwrap();
+}
+
+/// A second attempt could undo a write that another client has made meanwhile.
+#[test]
+fn a_run_whose_commit_has_an_unknown_outcome_is_not_written_again() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let place = Place::folder_on("/db", Arc::new(fs.clone()), Arc::new(SystemClock::new()));
+    let server = Server::start(place, Role::Primary, options()).unwrap();
+    let mut client = Client::new(&server);
+    assert_eq!(client.text("SET a 0"), "OK");
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".wal".into(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    let replies = client.pipeline(&["SET a 1", "SET b 2", "SET c 3"]);
+    assert_eq!(fs.fault_count(), 1);
+    assert!(replies.iter().all(|reply| reply.starts_with("-ERR ")), "{replies:?}");
+    assert!(replies.iter().all(|reply| *reply == replies[0]), "{replies:?}");
 }
 
 fn long_value(key: usize) -> String {

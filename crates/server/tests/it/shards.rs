@@ -82,6 +82,20 @@ pub(crate) fn service(options: impl Fn(Options) -> Options) -> Service {
     Service { nodes: nodes.into(), router, mover, folder }
 }
 
+/// bar, hello: slots of a; foo, somekey: slots of b.
+#[test]
+fn each_request_of_a_run_with_keys_of_another_shard_has_its_own_reply() {
+    let service = service(|options| options);
+    service.mover.move_slots(&slots("12182"), "a").unwrap();
+    let mut client = Client::new(&service.nodes[1]);
+    let moved = "-MOVED 12182 a";
+    let lines = ["SET somekey 1", "SET foo 2", "SET {somekey}b 3", "SET bar 4", "SET somekey 5"];
+    let unowned = "-CLUSTERDOWN Hash slot 5061 is not served by shard b";
+    assert_eq!(client.pipeline(&lines), ["OK", moved, "OK", unowned, "OK"]);
+    let lines = ["GET somekey", "GET foo", "GET {somekey}b", "GET bar", "GET somekey"];
+    assert_eq!(client.pipeline(&lines), ["5", moved, "3", unowned, "5"]);
+}
+
 #[test]
 fn a_router_splits_and_merges_requests_over_shards() {
     let service = service(|options| options);
