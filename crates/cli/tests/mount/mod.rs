@@ -20,7 +20,8 @@ impl Mount {
             let file = std::fs::File::create(&image).expect("the name is free");
             file.set_len(bytes).expect("a sparse file can have any length");
             let mut make = Command::new(format!("mkfs.{kind}"));
-            if !succeeds(make.args(["-q", "-m", "0"]).arg(&image)) {
+            make.arg("-q").args((kind == "ext4").then_some(["-m", "0"]).into_iter().flatten());
+            if !succeeds(make.arg(&image)) {
                 return None;
             }
             mount.args(["-o", "loop"]).arg(&image);
@@ -35,7 +36,8 @@ impl Drop for Mount {
     }
 }
 
-fn succeeds(command: &mut Command) -> bool {
+/// Runs a command; `false` if it cannot be run, or fails.
+pub fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
