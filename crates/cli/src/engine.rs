@@ -12,13 +12,14 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use remote::{Primary, Remote};
+use remote::Primary;
 use siltstone::{
     Builder, Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result,
 };
 
 use crate::bucket::{BucketPlace, ReadLength, needs_folder, noted_url, url_of};
 use crate::files;
+use crate::folder::{holds_database, is_shipped, refuse_other_files};
 use crate::output::{Failure, note};
 use crate::progress;
 
@@ -31,14 +32,8 @@ const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
 /// A write buffer for commands that only read: a quarter of the memory that the log may need.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
-/// The front of the names of all files that the crate `remote` makes for itself in a folder.
-const REMOTE_PREFIX: &str = "remote-";
-
 /// The advice of a verb that takes `--remote` and no URL.
 pub(crate) const INSTEAD_OF_URL: &str = "--remote ships a folder to the bucket of a URL";
-
-/// Name of the lock file of a database.
-const LOCK_FILE: &str = "LOCK";
 
 /// The database, the partition and the output format: the same for every subcommand that writes to one
 /// partition.
@@ -317,58 +312,6 @@ fn is_unwritable(error: &Error) -> bool {
     }
 }
 
-/// Returns whether a file in `folder` has a name as in a database. The engine checks the content:
-/// if a manifest is lost, its message is better than "no database".
-fn holds_database(folder: &Path) -> Result<bool, Failure> {
-    has_file(folder, is_database_file)
-}
-
-/// Returns whether `folder` is that of a primary, which ships it to a bucket, or is being made as a bucket says.
-pub(crate) fn is_shipped(folder: &Path) -> Result<bool, Failure> {
-    Ok(folder.is_dir() && Remote::is_shipped(folder)?)
-}
-
-/// Returns whether a file in `folder` has a name that is wanted.
-#[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
-fn has_file(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, Failure> {
-    let list = |e: std::io::Error| Failure::io("list", folder, &e);
-    for name in std::fs::read_dir(folder).map_err(list)? {
-        if is_wanted(&name.map_err(list)?.file_name().to_string_lossy()) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Refuses a folder that has files and no database: after a typing error in a path, a database would lie among
-/// files of another kind.
-fn refuse_other_files(folder: &Path) -> Result<(), Failure> {
-    if !folder.is_dir() || !has_file(folder, is_other_file)? || holds_database(folder)? {
-        return Ok(());
-    }
-    Err(Failure::Usage(format!(
-        "{} has files and no database; --create makes one there",
-        folder.display()
-    )))
-}
-
-/// An open that ended before it made a manifest leaves its lock file. So does a claim, with files of its own.
-fn is_other_file(name: &str) -> bool {
-    name != LOCK_FILE && !name.starts_with(REMOTE_PREFIX)
-}
-
-/// As in docs/FORMATS.md: number, `-`, epoch, both in hex, and the kind.
-fn is_database_file(name: &str) -> bool {
-    let stem = name.split_once('.').filter(|(_, k)| matches!(*k, "manifest" | "sst" | "wal"));
-    let parts = stem.and_then(|(stem, _)| stem.split_once('-'));
-    parts.is_some_and(|(number, epoch)| is_hex(number, 16) && is_hex(epoch, 8))
-}
-
-/// Returns whether `text` is that many hex digits.
-fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
 /// Names of all partitions, in order.
 pub(crate) fn partition_names(db: &Db) -> Vec<String> {
     db.partition_names()
@@ -510,14 +453,6 @@ mod tests {
             let db = writing.start(Db::builder("/db").fs(fs.clone())).unwrap();
             assert_eq!(db.stats().background_bytes_per_second, expected);
             db.close().unwrap();
-        }
-    }
-
-    #[test]
-    fn files_of_a_database_are_recognised() {
-        assert!(is_database_file("000000000000002c-00000003.manifest"));
-        for other in ["LOCK", "notes.wal", "000000000000002c-00000003.manifest.tmp", "", "-."] {
-            assert!(!is_database_file(other), "{other}");
         }
     }
 }

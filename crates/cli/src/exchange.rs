@@ -12,6 +12,7 @@ use siltstone::{ErrorKind, ExportOptions};
 use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
 use crate::engine::{self, Existing, INSTEAD_OF_URL, Making, ReadTarget, Target};
+use crate::folder::is_shipped;
 use crate::output::{Failure, Output, note};
 use crate::{files, progress, repair, resp, streams};
 
@@ -34,7 +35,7 @@ pub(crate) struct CheckpointArgs {
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     let CheckpointArgs { database, folder, .. } = args;
     needs_folder(database, "checkpoint", "remote restore makes a folder of a bucket")?;
-    if engine::is_shipped(database)? {
+    if is_shipped(database)? {
         return Err(Failure::Usage(format!(
             "{} is shipped to a bucket, and a checkpoint would write to it\n  \
              remote restore makes a folder of the bucket",

@@ -21,6 +21,7 @@ mod engine;
 mod exchange;
 mod explain;
 mod files;
+mod folder;
 mod gaps;
 mod levels;
 mod load;
