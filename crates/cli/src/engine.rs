@@ -65,8 +65,8 @@ pub(crate) struct ReadTarget {
 /// The options of every subcommand that writes.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Writing {
-    /// Hold this many MiB of writes in memory before they go to tables: 64 without this; less of it for a
-    /// small disk, where the log takes up to four times as much
+    /// Hold at most this many MiB of writes in memory before they go to tables. The default is a sixteenth of the memory,
+    /// at most 64. Less of it is for a small disk, where the log takes up to four times as much
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
     write_buffer: Option<u64>,
     /// Limit flushes and compactions together to this many MiB a second, for a disk that other programs need
