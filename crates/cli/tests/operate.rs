@@ -3,31 +3,34 @@
 #![cfg(all(feature = "server", unix))]
 #![expect(clippy::disallowed_methods, reason = "the files are outside every database")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod running;
+
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use running::Running;
 use rustix::process::{Pid, Signal, kill_process};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
 /// Requests of a pipeline of the load.
 const PIPELINE: usize = 50;
 
-/// A process that is killed if the test fails.
-struct Running(Child);
+/// An operator that is killed if the test fails.
+struct Operator(Child);
 
-impl Drop for Running {
+impl Drop for Operator {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Running {
+impl Operator {
     fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).expect("the command runs");
         assert!(self.0.wait().expect("the command ends").success());
@@ -43,18 +46,6 @@ impl Drop for Readers<'_> {
             let _ = Pid::from_raw(process).map(|pid| kill_process(pid, Signal::KILL));
         }
     }
-}
-
-/// Starts a server or a router, and returns its address.
-fn start(at: &Path, args: &[&str]) -> (Running, String) {
-    let mut command = Command::new(COMMAND);
-    let command = command.current_dir(at).args(args).args(["--listen", "127.0.0.1:0"]);
-    let child = command.stderr(Stdio::piped()).spawn().expect("the command can be started");
-    let mut running = Running(child);
-    let errors = running.0.stderr.take().expect("it is a pipe");
-    let mut line = String::new();
-    BufReader::new(errors).read_line(&mut line).expect("the command says where it is");
-    (running, line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned())
 }
 
 const OPERATE: [&str; 19] = [
@@ -86,10 +77,10 @@ fn operator(at: &Path, primary: &str) -> Command {
     command
 }
 
-fn operate(at: &Path, primary: &str) -> Running {
+fn operate(at: &Path, primary: &str) -> Operator {
     let log = std::fs::File::options().create(true).append(true).open(at.join("operator.log"));
     let log = log.expect("a log can be made");
-    Running(operator(at, primary).stderr(log).spawn().expect("the command can be started"))
+    Operator(operator(at, primary).stderr(log).spawn().expect("the command can be started"))
 }
 
 fn lines(at: &Path, name: &str) -> Vec<String> {
@@ -154,13 +145,13 @@ fn readers_follow_the_load_and_no_read_fails() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
     let _readers = Readers(at);
-    let (primary, address) = start(at, &["serve", "db"]);
-    let running = operate(at, &address);
+    let primary = Running::start(at, &["serve", "db"]);
+    let running = operate(at, &primary.address);
     while lines(at, "nodes").len() < 2 {
         std::thread::yield_now();
     }
-    let (router, routed) = start(at, &["route", "--nodes", "nodes", "--policy", "offloaded"]);
-    let mut client = connect(&routed);
+    let router = Running::start(at, &["route", "--nodes", "nodes", "--policy", "offloaded"]);
+    let mut client = connect(&router.address);
     call(&mut client, "SET alice admin", "+OK\r\n");
     let slow = Duration::from_millis(20);
 
@@ -169,7 +160,7 @@ fn readers_follow_the_load_and_no_read_fails() {
     let reads = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let pressing: Vec<_> =
-            (0..3).map(|_| scope.spawn(|| press(&routed, &ends, &reads))).collect();
+            (0..3).map(|_| scope.spawn(|| press(&router.address, &ends, &reads))).collect();
         read_until(&mut client, slow, || {
             pressing.iter().any(ScopedJoinHandle::is_finished) || lines(at, "nodes").len() == 4
         });
@@ -178,16 +169,20 @@ fn readers_follow_the_load_and_no_read_fails() {
     assert!(reads.load(Ordering::Relaxed) > 0);
     read_until(&mut client, slow, || processes(at).len() == 1 && lines(at, "nodes").len() == 2);
 
-    refused(&operator(at, &address).output().expect("it ends"), 1, "another operator writes nodes");
+    refused(
+        &operator(at, &primary.address).output().expect("it ends"),
+        1,
+        "another operator writes nodes",
+    );
 
     // An operator that was killed leaves its reader to the next one.
     let before = processes(at);
     drop(running);
     call(&mut client, "GET alice", "$5\r\nadmin\r\n");
-    let mut other = operator(at, &address);
+    let mut other = operator(at, &primary.address);
     other.args(["--level", "posts=3"]);
     refused(&other.output().expect("it ends"), 2, "nodes.readers: its readers run with");
-    let running = operate(at, &address);
+    let running = operate(at, &primary.address);
     read_until(&mut client, slow, || log(at).contains("takes over reader"));
     assert_eq!(processes(at), before);
 
@@ -201,7 +196,7 @@ fn readers_follow_the_load_and_no_read_fails() {
 
     // The end of the operator is that of its readers.
     running.end();
-    assert_eq!(lines(at, "nodes"), [address]);
+    assert_eq!(lines(at, "nodes"), [&*primary.address]);
     assert!(processes(at).is_empty(), "{}", log(at));
     call(&mut client, "GET alice", "$5\r\nadmin\r\n");
     assert!(!log(at).contains("kills it") && !log(at).contains("may still get"), "{}", log(at));
@@ -214,8 +209,8 @@ fn a_second_signal_leaves_a_reader_that_hangs() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
     let _readers = Readers(at);
-    let (primary, address) = start(at, &["serve", "db"]);
-    let mut running = operate(at, &address);
+    let primary = Running::start(at, &["serve", "db"]);
+    let mut running = operate(at, &primary.address);
     while lines(at, "nodes").len() < 2 {
         std::thread::yield_now();
     }
@@ -239,8 +234,8 @@ fn a_reader_that_hangs_is_waited_for_and_taken_over() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
     let _readers = Readers(at);
-    let (primary, address) = start(at, &["serve", "db"]);
-    let running = operate(at, &address);
+    let primary = Running::start(at, &["serve", "db"]);
+    let running = operate(at, &primary.address);
     while lines(at, "nodes").len() < 2 {
         std::thread::yield_now();
     }
@@ -249,7 +244,7 @@ fn a_reader_that_hangs_is_waited_for_and_taken_over() {
     drop(running);
     // After the end of its parent: a system ends a process that is stopped before.
     kill_process(reader, Signal::STOP).expect("the reader runs");
-    let running = operate(at, &address);
+    let running = operate(at, &primary.address);
     while !log(at).contains("waits for process") {
         assert!(!log(at).contains("gives no figures"), "{}", log(at));
         std::thread::yield_now();

@@ -3,40 +3,20 @@
 #![cfg(all(feature = "server", unix))]
 
 mod runner;
+mod running;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use runner::{ended, siltstone};
+use running::Running;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
 const COUNTERS: usize = 40;
-
-/// A process that is killed at its end.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts a server or a router, and returns its address.
-fn start(at: &Path, args: &[&str]) -> (Running, String) {
-    let mut command = Command::new(COMMAND);
-    let command = command.current_dir(at).args(args).args(["--listen", "127.0.0.1:0"]);
-    let child = command.stderr(Stdio::piped()).spawn().expect("the command can be started");
-    let mut running = Running(child);
-    let errors = running.0.stderr.take().expect("it is a pipe");
-    let mut line = String::new();
-    BufReader::new(errors).read_line(&mut line).expect("the command says where it is");
-    (running, line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned())
-}
 
 /// A connection, for commands with replies of one line.
 struct Connection(BufReader<TcpStream>);
@@ -78,11 +58,10 @@ fn killed_move(at: &Path, slots: &str, to: &str, after: Duration) {
     let mut command = Command::new(COMMAND);
     let command =
         command.current_dir(at).args(["shards", "move", "maps", "--slots", slots, "--to", to]);
-    let mut mover =
-        Running(command.stdout(Stdio::null()).spawn().expect("the command can be started"));
+    let mut mover = command.stdout(Stdio::null()).spawn().expect("the command can be started");
     std::thread::park_timeout(after);
-    let _ = mover.0.kill();
-    drop(mover);
+    let _ = mover.kill();
+    mover.wait().expect("it ends");
     ended(at, &["shards", "resume", "maps"], 0);
 }
 
@@ -96,19 +75,19 @@ fn take_over(primary: Running, reader: &str) {
 fn no_increment_is_lost_while_movers_and_primaries_are_killed() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
-    let (first, first_address) = start(at, &["serve", "a", "--shard", "a"]);
-    let (_second, second_address) = start(at, &["serve", "a", "--shard", "a", "--secondary"]);
-    let (_third, third_address) = start(at, &["serve", "b", "--shard", "b"]);
-    let a = format!("a={first_address},{second_address}");
-    ended(at, &["shards", "create", "maps", &a, &format!("b={third_address}")], 0);
+    let first = Running::start(at, &["serve", "a", "--shard", "a"]);
+    let second = Running::start(at, &["serve", "a", "--shard", "a", "--secondary"]);
+    let third = Running::start(at, &["serve", "b", "--shard", "b"]);
+    let a = format!("a={},{}", first.address, second.address);
+    ended(at, &["shards", "create", "maps", &a, &format!("b={}", third.address)], 0);
     let refused = siltstone(at, &["shards", "create", "maps", &a]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     ended(at, &["shards", "move", "maps", "--slots", "0-16384", "--to", "b"], 2);
-    let (_router, router) = start(at, &["route", "--shards", "maps"]);
+    let router = Running::start(at, &["route", "--shards", "maps"]);
     let is_over = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
     let counted = std::thread::scope(|scope| {
-        let counting = scope.spawn(|| count_up(&router, &is_over, &calls));
+        let counting = scope.spawn(|| count_up(&router.address, &is_over, &calls));
         for (round, to) in ["b", "a", "b", "a"].into_iter().enumerate() {
             killed_move(at, "0-8191", to, Duration::from_millis(3 + 9 * round as u64));
             let resumed =
@@ -116,7 +95,7 @@ fn no_increment_is_lost_while_movers_and_primaries_are_killed() {
             // The killed one had come to its begin, or not.
             assert!(resumed.status.code() != Some(1), "{resumed:?}");
         }
-        take_over(first, &second_address);
+        take_over(first, &second.address);
         ended(at, &["shards", "move", "maps", "--slots", "0-8191", "--to", "b"], 0);
         let before = calls.load(Ordering::SeqCst);
         while calls.load(Ordering::SeqCst) < before + 2 * COUNTERS as u64 && !counting.is_finished()
@@ -129,7 +108,7 @@ fn no_increment_is_lost_while_movers_and_primaries_are_killed() {
     let shown = ended(at, &["shards", "show", "maps"], 0);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("a\t0 slots") && shown.contains("b\t16384 slots\t0-16383"), "{shown}");
-    let mut direct = Connection::new(&third_address);
+    let mut direct = Connection::new(&third.address);
     for (at, (sure, possible)) in counted.iter().enumerate() {
         // One more than there are.
         let reply = direct.call(&format!("INCR counter{at}"));
@@ -140,4 +119,7 @@ fn no_increment_is_lost_while_movers_and_primaries_are_killed() {
         );
     }
     assert!(counted.iter().all(|(sure, _)| *sure > 0), "{counted:?}");
+    for node in [router, second, third] {
+        node.end();
+    }
 }

@@ -6,15 +6,16 @@
 #![expect(clippy::disallowed_methods, reason = "the processes have the clock of the machine")]
 #![expect(clippy::print_stdout, reason = "it prints how much ran")]
 
+mod running;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
+use running::Running;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::Rng;
 use testkit::linear::{Operation, RegisterCall, check_registers};
@@ -25,39 +26,9 @@ const THREADS: u64 = 4;
 const PATIENCE: Duration = Duration::from_millis(400);
 /// The seconds of each kind of storage; `STOP_SECONDS` sets another number.
 const SECONDS: u64 = 4;
-
-/// A process that is woken and killed at its end.
-struct Running {
-    child: Child,
-    address: String,
-}
-
-impl Running {
-    fn start(at: &Path, args: &[&str]) -> Running {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
-        let command = command.current_dir(at).args(args).args(["--listen", "127.0.0.1:0"]);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it can be started");
-        let mut line = String::new();
-        let mut errors = BufReader::new(child.stderr.take().expect("it is a pipe"));
-        errors.read_line(&mut line).expect("the command says where it is");
-        // It would be ended by its next line if no one read them.
-        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
-        let address = line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned();
-        Running { child, address }
-    }
-
-    fn send(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("the process runs");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.child), Signal::CONT);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// Reads that must have an answer, and the time that they may take if the machine is slow.
+const READS: usize = 20;
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A client of one node.
 struct Caller<'a> {
@@ -156,17 +127,23 @@ impl Drop for Over<'_> {
     }
 }
 
+fn send(node: &Running, signal: Signal) {
+    kill_process(Pid::from_child(&node.child), signal).expect("the process runs");
+}
+
 /// Stops the primary, has another node take over meanwhile, or not, and wakes it, until the time is over. Returns the number of
 /// the takeovers from a process that slept.
 fn disturb(nodes: &[Running], rng: &mut Rng, history: &History) -> u64 {
     let _over = Over(&history.is_over);
     let seconds = std::env::var("STOP_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
+    let time = Duration::from_secs(seconds);
     let begun = Instant::now();
     let mut primary = 0;
     let mut takeovers = 0;
-    while begun.elapsed() < Duration::from_secs(seconds) || !history.reads_at_least(20) {
+    while begun.elapsed() < time || !history.reads_at_least(READS) {
+        assert!(begun.elapsed() < time + LIMIT, "less than {READS} reads have an answer");
         let stopped = if rng.chance(4, 5) { primary } else { rng.index(NODES) };
-        nodes[stopped].send(Signal::STOP);
+        send(&nodes[stopped], Signal::STOP);
         // Readers at level 1 wait for a stopped primary in vain: a claim ends that.
         park_timeout(Duration::from_millis(rng.range(0..150)));
         if rng.chance(3, 4) {
@@ -179,13 +156,13 @@ fn disturb(nodes: &[Running], rng: &mut Rng, history: &History) -> u64 {
             // Others write at the new primary before the old one wakes.
             park_timeout(Duration::from_millis(rng.range(20..200)));
         }
-        nodes[stopped].send(Signal::CONT);
+        send(&nodes[stopped], Signal::CONT);
         park_timeout(Duration::from_millis(rng.range(20..300)));
     }
     takeovers
 }
 
-fn check(nodes: &[Running]) {
+fn check(nodes: Vec<Running>) {
     let mut rng = Rng::from_env_or(4406);
     let history = History::default();
     // 0 is the time of nothing.
@@ -193,16 +170,20 @@ fn check(nodes: &[Running]) {
     let takeovers = std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let history = &history;
+            let nodes = &nodes;
             let rng = rng.fork();
             scope.spawn(move || history.calls(nodes, rng, thread));
         }
-        disturb(nodes, &mut rng, &history)
+        disturb(&nodes, &mut rng, &history)
     });
     let operations = history.operations.into_inner().unwrap();
     let known = operations.iter().filter(|it| it.ended.is_some()).count();
     println!("{takeovers} takeovers from a process that slept, {known} calls with an outcome");
     assert!(takeovers > 0);
     check_registers(&operations).unwrap_or_else(|violation| panic!("{violation}"));
+    for node in nodes {
+        node.end();
+    }
 }
 
 #[test]
@@ -211,7 +192,7 @@ fn a_primary_of_a_folder_that_slept_serves_nothing_old() {
     let readers = (1..NODES).map(|_| ["serve", "db", "--secondary"]);
     let mut nodes = vec![Running::start(folder.path(), &["serve", "db"])];
     nodes.extend(readers.map(|args| Running::start(folder.path(), &args)));
-    check(&nodes);
+    check(nodes);
 }
 
 #[test]
@@ -226,5 +207,5 @@ fn a_primary_of_a_bucket_that_slept_serves_nothing_old() {
             Running::start(folder.path(), &args)
         })
         .collect();
-    check(&nodes);
+    check(nodes);
 }

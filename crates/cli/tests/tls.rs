@@ -2,14 +2,16 @@
 
 #![cfg(all(feature = "tls", unix))]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod running;
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use running::Running;
 use server::{NodeTls, TlsClient};
 use siltstone::clock::{Clock, SystemClock};
 
@@ -18,49 +20,6 @@ const COMMAND: &str = env!("CARGO_BIN_EXE_siltstone");
 fn file(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tls");
     folder.join(name).to_str().expect("the path is text").to_owned()
-}
-
-/// A running command, and the address that it has named.
-struct Running {
-    child: Child,
-    errors: BufReader<ChildStderr>,
-    address: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn start(at: &Path, args: &[&str]) -> Running {
-    start_by(Command::new(COMMAND), at, args)
-}
-
-fn start_by(mut command: Command, at: &Path, args: &[&str]) -> Running {
-    let child = command.current_dir(at).args(args).stderr(Stdio::piped()).spawn();
-    let mut child = child.expect("the command can be started");
-    let mut errors = BufReader::new(child.stderr.take().expect("it is a pipe"));
-    let mut line = String::new();
-    // Keys of a repository can be read by all; a warning says so first.
-    while line.is_empty() || line.contains(" TLS: ") {
-        line.clear();
-        errors.read_line(&mut line).expect("the command says where it is");
-    }
-    let address = line.trim_end().rsplit(' ').next().expect("a line has a word").to_owned();
-    Running { child, errors, address }
-}
-
-impl Running {
-    /// Ends it, and returns what it has said.
-    fn end(mut self) -> String {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the command runs");
-        let mut rest = String::new();
-        self.errors.read_to_string(&mut rest).expect("it is text");
-        assert!(self.child.wait().expect("the command ends").success(), "{rest}");
-        rest
-    }
 }
 
 fn call(address: &str, line: &str) -> String {
@@ -80,14 +39,15 @@ fn a_primary_a_reader_and_a_router_speak_tls() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let at = folder.path();
     let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(file);
-    let port = ["--listen", "127.0.0.1:0", "--tls-cert", &certificate, "--tls-key", &key];
+    let port = ["--tls-cert", &*certificate, "--tls-key", &key];
     let clients = ["--tls-ca", &ca];
-    let primary = start(at, &[&["serve", "db"], &port[..], &clients].concat());
-    let reader = start(at, &[&["serve", "db", "--secondary"], &port[..], &clients].concat());
+    let primary = Running::start(at, &[&["serve", "db"], &port[..], &clients].concat());
+    let reader =
+        Running::start(at, &[&["serve", "db", "--secondary"], &port[..], &clients].concat());
     let [own, own_key] = ["client.pem", "client.key"].map(file);
     let nodes = ["--nodes-tls-ca", &ca, "--nodes-tls-cert", &own, "--nodes-tls-key", &own_key];
     let route = ["route", &*primary.address, &reader.address, "--policy", "offloaded"];
-    let router = start(at, &[&route, &port[..], &nodes].concat());
+    let router = Running::start(at, &[&route, &port[..], &nodes].concat());
     assert_eq!(call(&router.address, "SET alice admin"), "+OK\r\n");
     assert_eq!(call(&router.address, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
     assert_eq!(call(&reader.address, "SCID.GET alice LEVEL 1"), "$5\r\nadmin\r\n");
@@ -110,7 +70,7 @@ fn silent_handshakes_leave_file_handles_to_others() {
     command.args(["-c", "ulimit -n 100 && exec \"$@\"", "sh", COMMAND]);
     let serve = ["serve", "db", "--listen", "127.0.0.1:0"];
     let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
-    let primary = start_by(command, folder.path(), &[&serve[..], &tls].concat());
+    let primary = Running::start_by(command, folder.path(), &[&serve[..], &tls].concat());
     let silent: Vec<TcpStream> = (0..120)
         .map(|_| TcpStream::connect(&primary.address).expect("the system accepts"))
         .collect();
@@ -142,7 +102,7 @@ fn handshakes_keep_their_file_handles_while_no_client_waits() {
     drop(reserved);
     let serve = ["serve", "db", "--listen", "127.0.0.1:0", "--http", &*pages];
     let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
-    let primary = start_by(command, folder.path(), &[&serve[..], &tls].concat());
+    let primary = Running::start_by(command, folder.path(), &[&serve[..], &tls].concat());
     let process = primary.child.id();
     let honest = TcpStream::connect(&primary.address).expect("the system accepts");
     let mut silent = Vec::new();
@@ -183,11 +143,12 @@ fn an_operator_asks_its_readers_over_tls() {
     let at = folder.path();
     let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(file);
     let tls = ["--tls-cert", &*certificate, "--tls-key", &key];
-    let primary = start(at, &[&["serve", "db", "--listen", "127.0.0.1:0"], &tls[..]].concat());
+    let primary = Running::start(at, &[&["serve", "db"], &tls[..]].concat());
     assert_eq!(call(&primary.address, "SET alice admin"), "+OK\r\n");
     let operate = ["operate", "db", "--nodes", "nodes", "--operations", "100", "--interval", "50"];
     let nodes = ["--node", &*primary.address, "--nodes-tls-ca", &ca, "--"];
-    let operator = start(at, &[&operate, &nodes[..], &tls].concat());
+    let operate = [&operate, &nodes[..], &tls].concat();
+    let operator = Running::start_by(Command::new(COMMAND), at, &operate);
     let reader = loop {
         let text = std::fs::read_to_string(at.join("nodes")).unwrap_or_default();
         if let Some(line) = text.lines().filter(|line| !line.starts_with('#')).nth(1) {
