@@ -1,5 +1,6 @@
 //! `watch`: prints the commits of a database in their order, those of another process, too.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use siltstone::secondary::{Secondary, Target};
 use siltstone::{Db, SeqNo};
 
 use crate::bucket::{BucketPlace, ReadLength, url_of};
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, Encoding};
 use crate::files::files;
 use crate::output::{Failure, Output};
 
@@ -24,9 +25,11 @@ pub(crate) struct Args {
     /// Print only changes of this partition
     #[arg(long)]
     partition: Option<String>,
-    /// Print only changes of keys that begin with this text
+    /// Print only changes of keys that begin with these bytes
     #[arg(long)]
-    prefix: Option<String>,
+    prefix: Option<OsString>,
+    #[command(flatten)]
+    encoding: Encoding,
     /// Begin after this token, the sequence number of a commit; 0 is the first commit. Default: the present end
     #[arg(long, value_name = "TOKEN")]
     from: Option<u64>,
@@ -40,6 +43,7 @@ pub(crate) struct Args {
 
 /// Prints commits until interrupted.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let form = args.encoding.bytes();
     let secondary = open(args)?;
     let token = match args.from {
         Some(token) => SeqNo::new(token)
@@ -53,14 +57,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(partition) = &args.partition {
         changes = changes.in_partition(partition);
     }
-    if let Some(prefix) = &args.prefix {
+    if let Some(prefix) = form.optional(args.prefix.as_ref())? {
         changes = changes.with_prefix(prefix);
     }
     let mut out = Output::new(args.json);
     loop {
         let item = if args.once { changes.try_next()? } else { changes.wait_next(WAIT)? };
         match item {
-            Some(item) => print(&mut out, &item)?,
+            Some(item) => print(&mut out, form, &item)?,
             None if args.once => return out.finish(),
             None => {}
         }
@@ -78,9 +82,9 @@ fn open(args: &Args) -> Result<Secondary, Failure> {
     Ok(BucketPlace::new(url)?.reader(length)?.secondary().open()?)
 }
 
-fn print(out: &mut Output, item: &FeedItem) -> Result<(), Failure> {
+fn print(out: &mut Output, form: Bytes, item: &FeedItem) -> Result<(), Failure> {
     match item {
-        FeedItem::Commit(batch) => commit(out, batch),
+        FeedItem::Commit(batch) => commit(out, form, batch),
         FeedItem::Unlogged { first_seq, seq } => {
             let text = format!("{seq}\tnot in the log: {first_seq} to {seq}");
             let json = json!({ "seq": seq.get(), "unlogged_from": first_seq.get() });
@@ -94,11 +98,11 @@ fn print(out: &mut Output, item: &FeedItem) -> Result<(), Failure> {
     }
 }
 
-fn commit(out: &mut Output, batch: &CommittedBatch) -> Result<(), Failure> {
+fn commit(out: &mut Output, form: Bytes, batch: &CommittedBatch) -> Result<(), Failure> {
     let mut lines = Vec::new();
     let mut objects = Vec::new();
     for (partition, change) in &batch.changes {
-        let (text, mut object) = shown(change)?;
+        let (text, mut object) = shown(form, change)?;
         lines.push(format!("{}\t{}\t{text}", batch.seq, escaped(&partition.name)));
         object["partition"] = json!(&*partition.name);
         objects.push(object);
@@ -107,25 +111,25 @@ fn commit(out: &mut Output, batch: &CommittedBatch) -> Result<(), Failure> {
 }
 
 /// A change as text, and as an object.
-fn shown(change: &KeyChange) -> Result<(String, Value), Failure> {
+fn shown(form: Bytes, change: &KeyChange) -> Result<(String, Value), Failure> {
     Ok(match change {
-        KeyChange::Put { key, value } => put(key, Some(value)),
-        KeyChange::PutLarge { key, value } => put(key, value.read()?.as_deref()),
+        KeyChange::Put { key, value } => put(form, key, Some(value)),
+        KeyChange::PutLarge { key, value } => put(form, key, value.read()?.as_deref()),
         KeyChange::Delete { key } => {
-            let mut object = Bytes::Text.entry(key, None);
+            let mut object = form.entry(key, None);
             object["operation"] = json!("delete");
-            (format!("delete\t{}", text(key)), object)
+            (format!("delete\t{}", form.text(key)), object)
         }
         KeyChange::DeleteRange { start, end } => {
             let end_key = end.as_deref();
-            let end = end_key.map(text);
+            let end = end_key.map(|it| form.text(it));
             let object = json!({ "operation": "delete_range" });
-            let object = Bytes::Text.with(object, "start", &**start);
-            let object = Bytes::Text.with(object, "end", end_key);
-            (format!("delete\t{}..{}", text(start), end.unwrap_or_default()), object)
+            let object = form.with(object, "start", &**start);
+            let object = form.with(object, "end", end_key);
+            (format!("delete\t{}..{}", form.text(start), end.unwrap_or_default()), object)
         }
         KeyChange::Merge { key, operand } => {
-            let (line, mut object) = put(key, Some(operand));
+            let (line, mut object) = put(form, key, Some(operand));
             object["operation"] = json!("merge");
             (line.replacen("put", "merge", 1), object)
         }
@@ -135,15 +139,11 @@ fn shown(change: &KeyChange) -> Result<(String, Value), Failure> {
 }
 
 /// A value that is set; `None` if it is not in its place any more.
-fn put(key: &[u8], value: Option<&[u8]>) -> (String, Value) {
-    let shown = value.map_or("(moved or reclaimed)".to_owned(), text);
-    let mut object = Bytes::Text.entry(key, value);
+fn put(form: Bytes, key: &[u8], value: Option<&[u8]>) -> (String, Value) {
+    let shown = value.map_or("(moved or reclaimed)".to_owned(), |it| form.text(it));
+    let mut object = form.entry(key, value);
     object["operation"] = json!("put");
-    (format!("put\t{}\t{shown}", text(key)), object)
-}
-
-fn text(bytes: &[u8]) -> String {
-    Bytes::Text.text(bytes)
+    (format!("put\t{}\t{shown}", form.text(key)), object)
 }
 
 fn escaped(name: &str) -> String {

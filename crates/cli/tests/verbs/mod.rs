@@ -1,5 +1,7 @@
 //! The verbs that change partitions, compare databases, and list gaps; manual pages.
 
+mod forms;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,35 +111,6 @@ fn databases_are_compared_by_partition_and_key() {
     db.partition("users").unwrap().put("d", "5").unwrap();
     assert_eq!(printed(at, &["diff", "one", "copy"], 1), "> users\td\n");
     db.close().unwrap();
-}
-
-/// A key that is no text, and its forms in JSON.
-const KEY: &str = "/1w=";
-const KEY_JSON: &str = "\"key_base64\":\"/1w=\"";
-
-#[test]
-fn keys_that_are_no_text_can_be_read_back_from_the_json_of_each_verb() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = folder.path();
-    let key = [KEY, "--base64", "--json"];
-    for (verb, rest) in [
-        (&["put", "db"][..], &["MQ=="][..]),
-        (&["merge", "merged"], &["MQ==", "--operator", "append"]),
-        (&["explain", "db"], &[]),
-    ] {
-        let text = printed(at, &[verb, &key, rest].concat(), 0);
-        assert!(text.contains(KEY_JSON), "{verb:?}: {text}");
-    }
-    printed(at, &["put", "other", "a", "1"], 0);
-    let text = printed(at, &["diff", "db", "other", "--json"], 1);
-    assert!(text.contains(&format!("{KEY_JSON},\"partition\"")), "{text}");
-    printed(at, &["put", "db", "a\tb\\", "1"], 0);
-    printed(at, &["compact", "db"], 0);
-    let text = printed(at, &["levels", "db", "--json"], 0);
-    assert!(text.contains("\"first_key\":\"a\\tb\\\\\""), "{text}");
-    assert!(text.contains("\"last_key_base64\":\"/1w=\""), "{text}");
-    let text = printed(at, &["delete", "db", "--prefix", "/1w=", "--base64", "--json"], 0);
-    assert_eq!(text, "{\"done\":\"deleted\",\"prefix_base64\":\"/1w=\"}\n");
 }
 
 #[test]
