@@ -260,6 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn a_field_is_added_in_its_form_or_as_null() {
+        let object = serde_json::json!({ "operation": "delete" });
+        for (form, bytes, expected) in [
+            (Bytes::Text, Some(&b"a"[..]), r#"{"end":"a","operation":"delete"}"#),
+            (Bytes::Text, Some(b"\xff"), r#"{"end_base64":"/w==","operation":"delete"}"#),
+            (Bytes::Hex, Some(b"a"), r#"{"end_hex":"61","operation":"delete"}"#),
+            (Bytes::Base64, Some(b""), r#"{"end_base64":"","operation":"delete"}"#),
+            (Bytes::Hex, None, r#"{"end":null,"operation":"delete"}"#),
+        ] {
+            assert_eq!(form.with(object.clone(), "end", bytes).to_string(), expected);
+        }
+    }
+
+    #[test]
     fn base64_has_one_spelling() {
         for (text, bytes) in [("", &b""[..]), ("Zg==", b"f"), ("Zm8=", b"fo"), ("Zm9v", b"foo")] {
             assert_eq!(from_base64(text.as_bytes()).as_deref(), Some(bytes), "{text}");

@@ -59,3 +59,28 @@ impl Folder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_a_bound() {
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("7B", 7),
+            ("64KiB", 65_536),
+            ("1MiB", 1 << 20),
+            ("3GiB", 3 << 30),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(expected), "{text}");
+        }
+        let most = u64::MAX >> 30;
+        assert_eq!(parse_bytes(&format!("{most}GiB")), Ok(most << 30));
+        assert_eq!(parse_bytes(&format!("{}GiB", most + 1)), Err("too large".to_owned()));
+        for wrong in ["", "KiB", "1 MiB", "-1", "1kb", "1.5GiB", "18446744073709551616"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}
