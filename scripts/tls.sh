@@ -36,7 +36,7 @@ s_client() {
 }
 
 real_clients() {
-    if command -v redis-cli >/dev/null && redis-cli --help 2>&1 | grep -q -e --tls; then
+    if command -v redis-cli >/dev/null && [[ "$(redis-cli --help 2>&1)" == *--tls* ]]; then
         expect OK redis-cli "${client[@]}" -p "$1" set alice admin
         expect admin redis-cli "${client[@]}" -p "$1" get alice
         expect admin redis-cli "${client[@]}" -3 -p "$1" get alice
