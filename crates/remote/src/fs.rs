@@ -9,6 +9,7 @@
 //!    are stored.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -436,6 +437,10 @@ impl File for ShippedFile {
 
     fn len(&self) -> Result<u64> {
         self.file().len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.file().readable(range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {

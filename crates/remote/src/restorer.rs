@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -412,6 +413,10 @@ impl File for RestoredFile {
 
     fn len(&self) -> Result<u64> {
         self.file().len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.file().readable(range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {

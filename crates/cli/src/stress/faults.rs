@@ -233,6 +233,11 @@ impl File for FaultyFile {
         self.inner.len()
     }
 
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.faults.check("read", &self.path)?;
+        self.inner.readable(range)
+    }
+
     fn preallocate(&self, len: u64) -> Result<()> {
         self.faults.check("extend", &self.path)?;
         self.inner.preallocate(len)

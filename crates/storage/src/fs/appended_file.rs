@@ -10,6 +10,7 @@
 //! 2. A file that is opened again ends after its last append: a file with reserved space there is not
 //!    closed.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -141,6 +142,10 @@ impl File for AppendedFile {
 
     fn len(&self) -> Result<u64> {
         self.shared.file()?.len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.shared.file()?.readable(range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {

@@ -19,6 +19,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -376,6 +377,10 @@ impl File for TableFile {
 
     fn len(&self) -> Result<u64> {
         self.file()?.len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.file()?.readable(range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {

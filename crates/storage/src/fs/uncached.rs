@@ -6,6 +6,7 @@
 //!
 //! Invariant: only reads differ, of files that are open for reading alone; everything else is passed on unchanged.
 
+use std::ops::Range;
 #[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -91,6 +92,10 @@ impl File for UncachedFile {
 
     fn sync(&self) -> Result<()> {
         self.0.sync()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.0.readable(range)
     }
 
     fn len(&self) -> Result<u64> {

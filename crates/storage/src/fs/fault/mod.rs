@@ -15,6 +15,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -401,6 +402,11 @@ impl File for FaultFile {
     fn len(&self) -> Result<u64> {
         self.check(OpKind::Len, "get the length of", 0)?;
         self.inner().len()
+    }
+
+    fn readable(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.check(OpKind::Read, "read", 0)?;
+        self.inner().readable(range)
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {
