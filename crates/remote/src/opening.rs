@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs, LockGuard, RESTORING};
+use lsm_core::fs::{AppendMode, ENCRYPTED_MAGIC, File, Fs, LockGuard};
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
@@ -103,7 +103,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         // The claim of this folder is among the lost objects: the writer before looks like one that came later.
         return Err(lost_end(lost, stored));
     }
-    local.check(&folder, &markers, takes_over)?;
+    local.check(&folder, &markers, standing, takes_over)?;
     let claimant = bucket.random_id();
     // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then be refused
     // as that of another writer, though it may have the only copy of local commits.
@@ -296,35 +296,49 @@ impl LocalFolder {
     }
 
     /// Returns an error if this folder may not continue the journal.
-    fn check(&self, folder: &Folder, markers: &BTreeSet<u128>, takes_over: bool) -> Result<()> {
+    fn check(
+        &self,
+        folder: &Folder,
+        markers: &BTreeSet<u128>,
+        standing: Standing,
+        takes_over: bool,
+    ) -> Result<()> {
+        match standing {
+            Standing::New => self.check_new(markers),
+            Standing::Own => Ok(()),
+            Standing::Restoring => folder.check_opened(),
+            Standing::Other => self.check_other(folder, markers, takes_over),
+        }
+    }
+
+    /// Returns an error if this folder may not be the first one of a journal.
+    fn check_new(&self, markers: &BTreeSet<u128>) -> Result<()> {
         let dir = self.dir.display();
-        let is_restoring = !self.fs.list_names(&self.dir, RESTORING)?.is_empty();
-        if folder.number == 0 && markers.is_empty() && is_restoring {
-            let message = format!(
+        let message = if markers.is_empty() && self.is_restoring()? {
+            format!(
                 "a takeover from another bucket has left {dir} half made\n  \
                  call take_over with that bucket, or delete the files"
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        if folder.number == 0 {
-            return match markers.is_empty() || self.is_first(markers)? {
-                true => Ok(()),
-                false => {
-                    let message = format!(
-                        "the journal is empty, but {dir} was shipped to one before\n  \
-                         if the objects were deleted on purpose, delete the files {MARKER_PREFIX}* in it"
-                    );
-                    Err(Error::new(ErrorKind::InvalidArgument, message))
-                }
-            };
-        }
-        if markers.contains(&folder.writer) {
+            )
+        } else if markers.is_empty() || self.is_first(markers)? {
             return Ok(());
-        }
-        if self.standing(folder, markers)? == Standing::Restoring {
-            return folder.check_opened();
-        }
-        if takes_over && markers.is_empty() && !is_restoring && !self.files()?.is_empty() {
+        } else {
+            format!(
+                "the journal is empty, but {dir} was shipped to one before\n  \
+                 if the objects were deleted on purpose, delete the files {MARKER_PREFIX}* in it"
+            )
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Returns an error if this folder, which is not that of the last writer, may not take the database over.
+    fn check_other(
+        &self,
+        folder: &Folder,
+        markers: &BTreeSet<u128>,
+        takes_over: bool,
+    ) -> Result<()> {
+        let dir = self.dir.display();
+        if takes_over && markers.is_empty() && !self.is_restoring()? && !self.files()?.is_empty() {
             let message = format!(
                 "{dir} holds a database that was never shipped; a takeover would replace it"
             );

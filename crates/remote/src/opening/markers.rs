@@ -86,6 +86,11 @@ impl LocalFolder {
         Ok(file.read_at(0, &mut content)? == FIRST.len() && content == FIRST)
     }
 
+    /// Returns `true` if the folder was to be made as a bucket says, and that has not come to its end.
+    pub(super) fn is_restoring(&self) -> Result<bool> {
+        Ok(!self.fs.list_names(&self.dir, RESTORING)?.is_empty())
+    }
+
     /// The claimants that have begun to make the folder as the bucket says, and did not come to the end. Versions before
     /// this one name none.
     fn restoring(&self) -> Result<BTreeSet<u128>> {
