@@ -50,13 +50,13 @@ impl LocalFolder {
     /// not synced. The rest is a gap of the file in the bucket, and reads as zeros there. If something names it, its
     /// checksum refuses them, as a read here refuses what is torn.
     ///
-    /// A new file that cannot be opened was never synced either. It is not put: the recovery ends the log before a value
-    /// in it, and the error of anything else that names it names the file.
+    /// A file that cannot be opened was never synced either, if the bucket has none of its bytes. It is not put: the
+    /// recovery ends the log before a value in it, and the error of anything else that names it names the file.
     fn ship_ranges(&self, shipper: &Shipper, name: &str) -> Result<()> {
         let path = self.path(name);
         let known = shipper.written(name);
         let file = match self.fs.open_read(&path) {
-            Err(error) if error.is_corruption() && known.is_none() => return Ok(()),
+            Err(error) if error.is_corruption() && known.unwrap_or(0) == 0 => return Ok(()),
             file => file?,
         };
         let wanted = known.unwrap_or(0)..file.len()?;

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
+use lsm_core::fs::{FaultFs, OpenFiles, TableFile, Uncached};
 use remote::{Remote, RestoreTarget};
-use siltstone::fs::{CrashOutcome, MemFs, OsFs};
+use siltstone::fs::{AppendMode, CrashOutcome, File, Fs, MemFs, OsFs};
 use siltstone::secondary::{Level, Target};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions, Readable,
@@ -376,6 +377,88 @@ fn what_a_power_cut_tears_of_an_encrypted_folder_keeps_no_primary_from_its_open(
         assert!(entries(&db) == here, "{outcome:?}");
         assert!(db.verify(VerifyOptions::default()).unwrap().is_sound());
     }
+}
+
+/// The journal has the creation of a chunk file, and a power cut tears the header that came after it.
+#[test]
+fn a_torn_header_of_a_file_without_bytes_in_the_bucket_keeps_no_primary_from_its_open() {
+    let mut rng = Rng::new(911);
+    let keys = ring("k1", 7);
+    let path = Path::new("/db/0000000000000064-00000063.chunk");
+    let mut torn = 0;
+    for case in 0..70 {
+        let store = SimStore::new(Objects::default(), rng.fork());
+        let disk = MemFs::new();
+        let primary = over(&store, &disk, &keys, &mut rng).primary("/db").unwrap();
+        let chunk = primary.fs().open_append(path, AppendMode::IfAbsent).unwrap();
+        primary.fs().sync_dir(Path::new("/db")).unwrap();
+        primary.ship().unwrap();
+        chunk.append(&rng.bytes(3000)).unwrap();
+        let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
+        let disk = disk.crash_clone(outcome, &mut || rng.next_u64());
+        drop(primary);
+        let fs = EncryptedFs::new(Arc::new(disk.clone()), keys.clone());
+        torn += usize::from(fs.open_read(path).is_err());
+        over(&store, &disk, &keys, &mut rng).primary("/db").unwrap();
+    }
+    assert!(torn > 0);
+}
+
+/// The parts that can be read are asked for through every file system around the encrypted one.
+#[test]
+fn a_file_around_an_encrypted_one_has_its_readable_parts() {
+    let mut rng = Rng::new(912);
+    let keys = ring("k1", 7);
+    let store = SimStore::new(Objects::default(), rng.fork());
+    let disk = MemFs::new();
+    let path = Path::new("/db/0000000000000064-00000063.chunk");
+    let primary = over(&store, &disk, &keys, &mut rng).primary("/db").unwrap();
+    let fs = primary.fs();
+    // A takeover wants one.
+    let manifest = Path::new("/db/0000000000000062-00000063.manifest");
+    let manifest = fs.open_append(manifest, AppendMode::IfAbsent).unwrap();
+    manifest.append(b"whole").unwrap();
+    manifest.sync().unwrap();
+    let shipped = fs.open_append(path, AppendMode::IfAbsent).unwrap();
+    let encrypted: Arc<dyn Fs> = Arc::new(EncryptedFs::new(Arc::new(disk.clone()), keys.clone()));
+    let open = OpenFiles::new(encrypted.clone(), 10);
+    let other_path = Path::new("/db/appended");
+    let appended = open.create(other_path).unwrap();
+    for _ in 0..20 {
+        shipped.append(&rng.bytes(4096)).unwrap();
+        appended.append(&rng.bytes(4096)).unwrap();
+    }
+    shipped.sync().unwrap();
+    let other_disk = MemFs::new();
+    let other = over(&store, &other_disk, &keys, &mut rng).take_over("/db").unwrap();
+    let restored = other.fs().open_read(path).unwrap();
+    other.restore().unwrap();
+    damage(&disk, path);
+    damage(&disk, other_path);
+    damage(&other_disk, path);
+    let around: [(&MemFs, &Path, Arc<dyn File>); 6] = [
+        (&disk, path, shipped),
+        (&disk, other_path, appended),
+        (&disk, path, Arc::new(TableFile::open(&open, path).unwrap())),
+        (&disk, path, Uncached(encrypted.clone()).open_read(path).unwrap()),
+        (&disk, path, FaultFs::new(encrypted).open_read(path).unwrap()),
+        (&other_disk, path, restored),
+    ];
+    for (number, (disk, path, file)) in around.into_iter().enumerate() {
+        let encrypted = EncryptedFs::new(Arc::new(disk.clone()), keys.clone());
+        let len = 20 * 4096;
+        let parts = encrypted.open_read(path).unwrap().readable(0..len).unwrap();
+        assert_eq!(parts.len(), 2, "{parts:?}");
+        assert_eq!(file.readable(0..len).unwrap(), parts, "{number}");
+    }
+}
+
+/// Writes over bytes in the middle of an encrypted file.
+fn damage(disk: &MemFs, path: &Path) {
+    let mut raw = vec![0; disk.open_read(path).unwrap().len().unwrap() as usize];
+    disk.open_read(path).unwrap().read_at(0, &mut raw).unwrap();
+    raw[20_000..40_000].fill(7);
+    disk.write_raw(path, &raw).unwrap();
 }
 
 /// A machine whose disk is encrypted.
