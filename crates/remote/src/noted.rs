@@ -70,17 +70,21 @@ impl NotedChange {
     }
 }
 
-/// The changes as an object has them: the first range of each file is the piece with all of them.
+/// The changes as an object has them: in the place of the first range of each file are the pieces with all of them.
 pub(crate) fn stored_changes(
     changes: Vec<NotedChange>,
-    mut pieces: BTreeMap<String, ObjectPiece>,
+    mut pieces: BTreeMap<String, Vec<ObjectPiece>>,
 ) -> Vec<StoredChange> {
-    let stored = changes.into_iter().filter_map(|change| match change {
-        NotedChange::Whole(change) => Some(change),
-        NotedChange::Range { name, .. } => {
-            let piece = pieces.remove(&name)?;
-            Some(StoredChange::Piece { name, piece })
+    let mut stored = Vec::new();
+    for change in changes {
+        match change {
+            NotedChange::Whole(change) => stored.push(change),
+            NotedChange::Range { name, .. } => {
+                let pieces = pieces.remove(&name).unwrap_or_default().into_iter();
+                stored
+                    .extend(pieces.map(|piece| StoredChange::Piece { name: name.clone(), piece }));
+            }
         }
-    });
-    stored.collect()
+    }
+    stored
 }

@@ -12,12 +12,13 @@
 //! 6. A base is put only after the object that it ends with.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lsm_core::fs::{File, Fs, is_out_of_handles};
+use lsm_core::fs::Fs;
 use parking_lot::{Condvar, Mutex, RwLock};
 use siltstone::{Error, Result};
 
@@ -392,32 +393,21 @@ impl Shipper {
     }
 
     /// Puts the ranges of chunk files among `changes`, those of one file together; returns their pieces.
-    fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, ObjectPiece>> {
-        let mut ranges: BTreeMap<&str, (u64, u64, &SyncedFile)> = BTreeMap::new();
+    fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, Vec<ObjectPiece>>> {
+        let mut ranges: BTreeMap<&str, (Range<u64>, &SyncedFile)> = BTreeMap::new();
         for change in changes {
             if let NotedChange::Range { name, offset, len, file } = change {
-                let range = ranges.entry(name).or_insert((*offset, *offset, &**file));
-                range.1 = offset + len;
+                let range = ranges.entry(name).or_insert((*offset..*offset, &**file));
+                range.0.end = offset + len;
             }
         }
-        let mut pieces = BTreeMap::new();
-        for (name, (offset, end, file)) in ranges {
-            // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
-            let synced = file.sync_by(File::sync);
-            let put = match &synced {
-                Err(error) if is_out_of_handles(error) => Err(error.clone()),
-                _ => self.put_range("part", name, offset..end, &*file.file),
-            };
-            match put {
-                Ok(piece) => drop(pieces.insert(name.to_owned(), piece)),
-                // The sync of the owner fails as well, so nothing that names these bytes is acknowledged. A journal
-                // that waits for them would wait for ever.
-                Err(error) if synced.is_err() && error.is_corruption() => {}
-                Err(error) => {
-                    // The next attempt puts all of them again.
-                    self.note_vain(pieces.into_values().map(|piece| piece.object.to_string()));
-                    return Err(error);
-                }
+        let mut pieces: BTreeMap<String, Vec<ObjectPiece>> = BTreeMap::new();
+        for (name, (range, file)) in ranges {
+            let of_file = pieces.entry(name.to_owned()).or_default();
+            if let Err(error) = self.put_parts_of(name, range, file, of_file) {
+                // The next attempt puts all of them again.
+                self.note_vain(pieces.into_values().flatten().map(|it| it.object.to_string()));
+                return Err(error);
             }
         }
         Ok(pieces)

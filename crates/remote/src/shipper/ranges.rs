@@ -10,11 +10,12 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use lsm_core::fs::File;
+use lsm_core::fs::{File, is_out_of_handles};
 use siltstone::{Error, Result};
 
 use super::Shipper;
 use crate::folder::ObjectPiece;
+use crate::noted::SyncedFile;
 
 impl Shipper {
     /// Puts a range of a table or of a chunk file, under a name that no other put has.
@@ -38,6 +39,36 @@ impl Shipper {
             self.note_vain([object]);
         }
         put
+    }
+
+    /// Puts a range of a chunk file, and adds its pieces.
+    ///
+    /// After a failed sync these are the parts that can still be read. Those that an earlier sync has covered are
+    /// acknowledged under [`Ack::Local`](crate::Ack::Local). Nothing that names the rest is: the sync of the owner
+    /// fails as well. A journal that waited for the rest would wait for ever.
+    ///
+    /// # Errors
+    /// As [`Shipper::put_range`].
+    pub(super) fn put_parts_of(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        file: &SyncedFile,
+        pieces: &mut Vec<ObjectPiece>,
+    ) -> Result<()> {
+        // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
+        let parts = match file.sync_by(File::sync) {
+            Ok(()) => vec![range],
+            Err(error) if is_out_of_handles(&error) => return Err(error),
+            Err(_) => {
+                let end = range.end.min(file.file.len()?);
+                file.file.readable(range.start.min(end)..end)?
+            }
+        };
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            pieces.push(self.put_range("part", name, part, &*file.file)?);
+        }
+        Ok(())
     }
 
     /// Puts the end of a log for a base. Another attempt has the same name, and the same bytes: a base whose put has

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use encryption::{EncryptedFs, EncryptionKey, KeyId, KeyRing};
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
-use remote::Primary;
+use remote::{Ack, Primary};
 use siltstone::fs::{AppendMode, File, Fs, MemFs};
 use siltstone::secondary::Level;
 use siltstone::{BackgroundMode, Durability, Readable};
@@ -178,25 +179,39 @@ fn the_log_is_appended_to_through_a_mapping_as_without_a_bucket() {
 #[test]
 fn a_failed_sync_of_the_shipper_is_one_of_the_chunk_file_and_stops_no_other_file() {
     for action in [FaultAction::SyncLost, FaultAction::SyncReverted] {
-        let mut rng = Rng::new(57);
-        let store = SimStore::new(Objects::default(), rng.fork());
-        let disk = FaultFs::over_mem(MemFs::new());
-        let remote = remote_of(&store, &MemFs::new(), &mut rng).fs(Arc::new(disk.clone()));
-        let primary = remote.take_over("/db").unwrap();
-        let fs = primary.fs();
-        let chunk = create(&*fs, CHUNK, b"synced");
-        chunk.append(b"and not").unwrap();
-        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".chunk".to_owned(), nth: 0 };
-        disk.add_rule(FaultRule::once(at, action));
-        primary.ship().unwrap();
-        assert_eq!(disk.fault_count(), 1);
-        for _ in 0..2 {
-            chunk.sync().unwrap_err();
+        for (ack, is_encrypted) in [(Ack::Stored, false), (Ack::Local, false), (Ack::Local, true)] {
+            println!("{action:?} {ack:?} {is_encrypted}");
+            let mut rng = Rng::new(57);
+            let store = SimStore::new(Objects::default(), rng.fork());
+            let disk = FaultFs::over_mem(MemFs::new());
+            let mut fs: Arc<dyn Fs> = Arc::new(disk.clone());
+            if is_encrypted {
+                let keys = KeyRing::new(KeyId::new("k1").unwrap(), EncryptionKey::new([7; 32]));
+                fs = Arc::new(EncryptedFs::new(fs, Arc::new(keys)));
+            }
+            let remote = remote_of(&store, &MemFs::new(), &mut rng).fs(fs).ack(ack);
+            let primary = remote.take_over("/db").unwrap();
+            let fs = primary.fs();
+            // Under `Ack::Local` this is acknowledged, and not put before the failure.
+            let chunk = create(&*fs, CHUNK, b"synced");
+            chunk.append(b"and not").unwrap();
+            let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".chunk".to_owned(), nth: 0 };
+            disk.add_rule(FaultRule::once(at, action));
+            primary.ship().unwrap();
+            assert_eq!(disk.fault_count(), 1);
+            for _ in 0..2 {
+                chunk.sync().unwrap_err();
+            }
+            create(&*fs, CLAIM, b"one");
+            primary.ship().unwrap();
+            let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+            let mut bytes = [0; 6];
+            let shipped = reader.open_read(Path::new(CHUNK)).unwrap();
+            assert_eq!(shipped.read_at(0, &mut bytes).unwrap(), 6);
+            assert_eq!(bytes, *b"synced");
+            // The rest is put as far as it can be read.
+            let len = if action == FaultAction::SyncLost { 13 } else { 6 };
+            assert_eq!(shipped.len().unwrap(), len);
         }
-        create(&*fs, CLAIM, b"one");
-        let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
-        let mut bytes = [0; 6];
-        assert_eq!(reader.open_read(Path::new(CHUNK)).unwrap().read_at(0, &mut bytes).unwrap(), 6);
-        assert_eq!(bytes, *b"synced");
     }
 }
