@@ -89,3 +89,18 @@ fn a_get_of_a_large_value_into_a_buffer_allocates_for_handle_and_checksums_alone
     });
     assert_eq!(get, 3, "the handle, the checksums, and what their hash is made of");
 }
+
+#[test]
+fn a_visit_of_many_keys_in_memory_holds_one_value_at_a_time() {
+    let db = open();
+    let p = db.partition("p").unwrap();
+    let keys: Vec<_> = (0..KEYS).map(u64::to_be_bytes).collect();
+    for key in &keys {
+        p.put(key, [7; 10_000]).unwrap();
+    }
+    let of_visits = allocation_counter::measure(|| {
+        p.multi_get_with(&keys, |_, value| value.is_some_and(|value| value.len() == 10_000))
+            .unwrap();
+    });
+    assert!(of_visits.bytes_max < 30_000, "{of_visits:?}");
+}

@@ -1,8 +1,19 @@
 //! Gets of several keys, which wait for memory together.
 
 use super::Memtable;
-use super::skiplist::PREFETCH_MAX;
+use super::skiplist::{PREFETCH_MAX, VersionRef};
 use crate::types::{SeqNo, Slice, Trailer};
+
+/// An entry that a get has found, whose value is not copied yet.
+#[derive(Clone, Copy)]
+pub struct FoundEntry<'m>(VersionRef<'m>);
+
+impl FoundEntry<'_> {
+    /// Its trailer and its value.
+    pub fn read(self) -> (Trailer, Slice) {
+        (self.0.trailer(), self.0.value_slice())
+    }
+}
 
 impl Memtable {
     /// Has the processor fetch what a get of a missing key with this hash looks at.
@@ -11,12 +22,13 @@ impl Memtable {
         self.bloom.prefetch(hash);
     }
 
-    /// As [`Memtable::get`] for each key with its hash; `found` gets its number with its entry, if it is here.
-    pub fn get_all<'k>(
-        &self,
+    /// As [`Memtable::get`] for each key with its hash; `found` gets its number with its entry, if it is here. No value is
+    /// copied.
+    pub fn find_all<'m, 'k>(
+        &'m self,
         keys: impl Iterator<Item = (usize, &'k [u8], u64)>,
         seq: SeqNo,
-        mut found: impl FnMut(usize, (Trailer, Slice)),
+        mut found: impl FnMut(usize, FoundEntry<'m>),
     ) {
         let list = self.list();
         let mut keys = keys.filter(|(.., hash)| self.bloom.may_contain(*hash));
@@ -32,7 +44,7 @@ impl Memtable {
             for (node, number) in list.find_all(&some[..count]).into_iter().zip(numbers) {
                 let version = node.and_then(|node| node.newest().at_most(Trailer::seek(seq)));
                 if let Some(version) = version {
-                    found(number, (version.trailer(), version.value_slice()));
+                    found(number, FoundEntry(version));
                 }
             }
             if count < PREFETCH_MAX {

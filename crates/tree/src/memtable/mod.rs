@@ -57,6 +57,7 @@ use dead_ranges::DeadRanges;
 use folds::Folds;
 pub use folds::SharedOperator;
 pub use iter::MemtableIter;
+pub use lookahead::FoundEntry;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
 use skiplist::{Inserted, NewEntry, NewValue, PREFETCH_MAX, SkipList, Writer};

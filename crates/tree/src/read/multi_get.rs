@@ -6,12 +6,15 @@
 //!
 //! Only tables that are open are prepared: the error of an open would be lost here. For a key it is the first one
 //! that may have it: with Bloom filters it nearly always has it. A key that is not there is looked for again, by a get.
+//!
+//! The value of a key is copied when its turn comes, also out of a memtable: a group holds no values.
 
 use std::borrow::Cow;
 
 use crate::error::Result;
+use crate::memtable::FoundEntry;
 use crate::sstable::{TargetBlock, bloom_hash};
-use crate::types::{KeyForm, Slice, Trailer, prefix8};
+use crate::types::{KeyForm, Slice, prefix8};
 use crate::version::Table;
 
 use super::get::{GetContext, get_hashed, value_of};
@@ -27,7 +30,7 @@ struct Wanted<'a> {
     /// The place of its answer.
     at: usize,
     /// Its entry, if a memtable has one.
-    entry: Option<(Trailer, Slice)>,
+    entry: Option<FoundEntry<'a>>,
     /// The end of the tables that may have it, in the list of the whole group.
     candidates_end: usize,
     /// The first of them whose Bloom filter does not exclude it.
@@ -101,7 +104,7 @@ fn prepare<'a>(
         let rest = group.iter().enumerate().filter(|(_, wanted)| wanted.entry.is_none());
         let rest = rest.map(|(number, wanted)| (number, &*wanted.key, wanted.hash));
         let mut found = Vec::new();
-        memtable.get_all(rest, context.seq, |number, entry| found.push((number, entry)));
+        memtable.find_all(rest, context.seq, |number, entry| found.push((number, entry)));
         found.into_iter().for_each(|(number, entry)| group[number].entry = Some(entry));
     }
     for wanted in group.iter_mut().filter(|wanted| wanted.entry.is_none()) {
@@ -145,7 +148,8 @@ fn prepare<'a>(
 /// there in one block.
 fn read(context: &GetContext<'_>, wanted: Wanted<'_>) -> Result<Option<Slice>> {
     let Wanted { key, hash, entry, table, block, .. } = wanted;
-    if let Some((trailer, value)) = entry {
+    if let Some(entry) = entry {
+        let (trailer, value) = entry.read();
         return value_of(context, &key, Some((trailer, value, None)));
     }
     if let (Some(table), Some(block)) = (table, block)
