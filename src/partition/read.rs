@@ -59,8 +59,9 @@ impl Partition {
         self.0.multi_get(keys)
     }
 
-    /// Gives `visit` the place in `keys`, and the value, of each of them at one moment, until it returns `false`. Of up to 64
-    /// keys, and within each further 64, the places ascend.
+    /// Gives `visit` the place in `keys`, and the value, of each of them at one moment, until it returns `false`. Up to 64 keys
+    /// come in the order of `keys`. More come in another order, but the first 64 that `visit` is given ascend in their
+    /// places, and so does each further 64.
     ///
     /// # Errors
     /// Those of [`Partition::get`], of any of the keys.

@@ -174,8 +174,16 @@ impl Partition {
         self.multi_get_at(None, keys)
     }
 
-    /// Gives `visit` the place and the value of each of `keys`, at one moment, until it returns `false`. Up to 64 keys come in
-    /// their order.
+    pub(super) fn multi_get_at<K: AsRef<[u8]>>(
+        &self,
+        snapshot: Option<&Snapshot>,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        read::all_values(keys.len(), |visit| self.visit_at(snapshot, keys, visit))
+    }
+
+    /// Gives `visit` the place and the value of each of `keys`, at one moment, until it returns `false`. The first 64 that it
+    /// is given, and each further 64, come in the order of their places: up to 64 keys in their order.
     ///
     /// # Errors
     /// Those of [`Partition::get`], of any of the keys.
@@ -184,27 +192,23 @@ impl Partition {
         keys: &[K],
         mut visit: impl FnMut(usize, Option<Slice>) -> bool,
     ) -> Result<()> {
-        let ViewAt { view, seq } = self.observe(None)?;
-        let state = self.state();
-        let alive = self.alive(&view, None).map(Alive::fixed);
-        let alive = alive.as_ref().map(|alive| alive.of(state.key_form));
-        let context = self.get_context(&view, seq, alive);
-        let done = read::multi_get_with(&context, state.key_form, keys, &mut visit);
-        done.map_err(|error| error.in_partition(&state.name))
+        self.visit_at(None, keys, &mut visit)
     }
 
-    pub(super) fn multi_get_at<K: AsRef<[u8]>>(
+    /// As [`Partition::multi_get_with`], now or as `snapshot` sees the partition.
+    fn visit_at<K: AsRef<[u8]>>(
         &self,
         snapshot: Option<&Snapshot>,
         keys: &[K],
-    ) -> Result<Vec<Option<Slice>>> {
+        visit: &mut dyn FnMut(usize, Option<Slice>) -> bool,
+    ) -> Result<()> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let state = self.state();
         let alive = self.alive(&view, snapshot).map(Alive::fixed);
         let alive = alive.as_ref().map(|alive| alive.of(state.key_form));
         let context = self.get_context(&view, seq, alive);
-        let found = read::multi_get(&context, state.key_form, keys);
-        found.map_err(|error| error.in_partition(&state.name))
+        let done = read::multi_get(&context, state.key_form, keys, visit);
+        done.map_err(|error| error.in_partition(&state.name))
     }
 
     /// The place of the value of `key`, now or as `snapshot` sees it, with the point that keeps it

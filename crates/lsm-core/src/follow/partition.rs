@@ -371,7 +371,10 @@ impl ReplicaView {
     /// Those of a get.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let followed = &self.partition.followed;
-        let found = read::multi_get(&self.context()?, followed.key_form, keys);
+        let context = self.context()?;
+        let found = read::all_values(keys.len(), |visit| {
+            read::multi_get(&context, followed.key_form, keys, visit)
+        });
         found.map_err(|error| error.in_partition(&followed.name))
     }
 

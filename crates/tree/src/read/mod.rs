@@ -25,6 +25,6 @@ pub use cursor::stored_bounds;
 pub use expired::{Alive, AliveAt, ReadTime};
 pub use fold::{Chain, missing as missing_operator};
 pub use get::{GetContext, Search, get, is_answer, lost, resolve, search};
-pub use multi_get::{multi_get, multi_get_with};
+pub use multi_get::{all_values, multi_get};
 pub use range::prefix_bounds;
 pub use source::Source;

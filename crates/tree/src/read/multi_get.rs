@@ -19,7 +19,7 @@ use crate::version::Table;
 
 use super::get::{GetContext, get_hashed, value_of};
 
-/// Keys of one group, which are read in their order. Their Bloom lines, and what a search of their blocks touches first, fit
+/// Keys of one group. Their Bloom lines, and what a search of their blocks touches first, fit
 /// in the cache of a processor.
 const GROUP_KEYS: usize = 64;
 
@@ -39,28 +39,12 @@ struct Wanted<'a> {
     block: Option<TargetBlock>,
 }
 
-/// The values of `keys`, in their order; `form` makes stored keys of them.
+/// Gives `visit` the place and the value of each of `keys`, until it returns `false`; `form` makes stored keys of them. They
+/// come in groups of [`GROUP_KEYS`], the last one shorter, and in the order of their places within a group.
 ///
 /// # Errors
 /// Those of [`get`](super::get), of any of the keys.
 pub fn multi_get<K: AsRef<[u8]>>(
-    context: &GetContext<'_>,
-    form: KeyForm,
-    keys: &[K],
-) -> Result<Vec<Option<Slice>>> {
-    let mut values = vec![None; keys.len()];
-    multi_get_with(context, form, keys, &mut |at, value| {
-        values[at] = value;
-        true
-    })?;
-    Ok(values)
-}
-
-/// Gives `visit` the place and the value of each key, until it returns `false`. Keys of one group come in their order.
-///
-/// # Errors
-/// Those of [`get`](super::get), of any of the keys.
-pub fn multi_get_with<K: AsRef<[u8]>>(
     context: &GetContext<'_>,
     form: KeyForm,
     keys: &[K],
@@ -88,6 +72,22 @@ pub fn multi_get_with<K: AsRef<[u8]>>(
         }
     }
     Ok(())
+}
+
+/// The values that `multi_get` gives the function that it is called with, by their places.
+///
+/// # Errors
+/// Those of `multi_get`.
+pub fn all_values(
+    count: usize,
+    multi_get: impl FnOnce(&mut dyn FnMut(usize, Option<Slice>) -> bool) -> Result<()>,
+) -> Result<Vec<Option<Slice>>> {
+    let mut values = vec![None; count];
+    multi_get(&mut |at, value| {
+        values[at] = value;
+        true
+    })?;
+    Ok(values)
 }
 
 /// Has memory and device fetch what the reads of the group wait for.
