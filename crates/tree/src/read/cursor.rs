@@ -25,15 +25,6 @@ use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 /// costs a few comparisons. Both read blocks that are not in the cache. Within one prefix (see
 /// [`PartitionOptions::prefix_extractor`](crate::options::PartitionOptions::prefix_extractor)), tables without it are not
 /// searched.
-///
-/// # Examples
-/// ```ignore
-/// let users = db.partition("users")?;
-/// users.put("bob", "author")?;
-/// let mut cursor = users.cursor();
-/// cursor.seek("a")?;
-/// assert_eq!((cursor.key(), cursor.value()?), (&b"bob"[..], &b"author"[..]));
-/// ```
 pub struct Cursor {
     /// With the read point, which remembers walks over tombstones.
     entries: VisibleIter<MergeIter<Source>, Option<ReadPoint>>,

@@ -9,17 +9,13 @@ use crate::error::Result;
 /// Implemented by [`Cursor`], and by the cursor of a transaction.
 ///
 /// # Examples
-/// ```ignore
-/// use siltstone::ReadCursor;
+/// ```
+/// use tree::read::ReadCursor;
 ///
-/// let users = db.partition("users")?;
-/// users.put("alice", "admin")?;
-/// users.put("bob", "author")?;
-/// fn last_key(cursor: &mut impl ReadCursor) -> siltstone::Result<Vec<u8>> {
+/// fn last_key(cursor: &mut impl ReadCursor) -> storage::Result<Option<Vec<u8>>> {
 ///     cursor.seek_to_last()?;
-///     Ok(cursor.key().to_vec())
+///     Ok(cursor.valid().then(|| cursor.key().to_vec()))
 /// }
-/// assert_eq!(last_key(&mut users.cursor())?, b"bob");
 /// ```
 pub trait ReadCursor {
     /// Returns `true` if the cursor is on a key.

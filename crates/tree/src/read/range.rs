@@ -74,18 +74,6 @@ enum End {
 ///
 /// It holds what a [`Cursor`] holds, until it is dropped: it goes on if the snapshot or the handle that it came
 /// from is dropped first, and keeps their memtables, tables and large values, and the database open.
-///
-/// # Examples
-/// ```ignore
-/// let users = db.partition("users")?;
-/// users.put("alice", "admin")?;
-/// users.put("bob", "author")?;
-/// let mut range = users.range("a"..);
-/// let (first, _) = range.next().expect("two keys")?;
-/// let (last, _) = range.next_back().expect("two keys")?;
-/// assert_eq!((&first[..], &last[..]), (&b"alice"[..], &b"bob"[..]));
-/// assert!(range.next().is_none());
-/// ```
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
