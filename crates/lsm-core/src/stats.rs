@@ -12,7 +12,7 @@ use crate::types::Counter;
 
 /// Everything that is counted since the open.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Bytes of keys and values that were written by the application.
     pub user_bytes: Counter,
     /// Batches committed.

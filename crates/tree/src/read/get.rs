@@ -211,11 +211,11 @@ impl<'a> Search<'a> for ValueSearch<'_> {
     #[inline(always)]
     fn in_table(&mut self, _level: usize, table: &'a Table) -> Result<Option<Self::Found>> {
         let ValueSearch { context, key, hash } = *self;
-        // A table that cannot be opened is damage on the way to the key as well.
         // The file is opened by the first read, not by the open of the database: with many tables
         // that would take long.
         let reader = table.reader(context.tables);
         let found = reader.and_then(|reader| reader.get(key, hash, context.seq));
+        // A table that cannot be opened is damage on the way to the key as well.
         let found = found.map_err(|error| error.at_key(key))?;
         Ok(found.map(|(trailer, value)| (trailer, value, Some(table))))
     }

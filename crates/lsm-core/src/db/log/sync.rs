@@ -137,10 +137,10 @@ impl Log {
     pub(super) fn note_restarted(&self, segment: &SegmentWriter, seq: SeqNo) {
         let mut sync = self.sync.lock();
         assert!(!sync.running, "none begins while one has failed");
-        // The files of the old log leave the list together with the failure: another sync of them
-        // would report success although pages are lost.
         // Feeds that came after the failure: they may find that their token is too old now.
         let due = sync.waiters.take_all();
+        // The files of the old log leave the list together with the failure: another sync of them
+        // would report success although pages are lost.
         *sync = SyncState {
             reported_seq: sync.reported_seq.max(seq),
             appended_lsn: segment.lsn(),
