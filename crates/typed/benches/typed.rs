@@ -53,7 +53,7 @@ fn typed(c: &mut Criterion) {
     c.bench_function("typed/get", |b| b.iter(|| plain.get(rng.below(ROWS)).expect("it reads")));
     c.bench_function("typed/get_by_index_100_rows", |b| {
         b.iter(|| {
-            let rows = by_group.now();
+            let rows = by_group.now().expect("the open has built it");
             rows.get(rng.below(1000) as u32).for_each(|row| _ = black_box(row.expect("it reads")));
         });
     });

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     assert_eq!(posts.range((1, 0)..=(1, 10)).count(), 1);
 
     let (id, found) =
-        users.by(&BY_EMAIL)?.now().get("ben@example.org").next().expect("it was put")?;
+        users.by(&BY_EMAIL)?.now()?.get("ben@example.org").next().expect("it was put")?;
     println!("{id}: {found:?}");
     let taken = users.put(3, &user("ben", "Zug")).map(drop);
     assert!(matches!(taken, Err(TypedError::Taken { .. })));
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     assert!(matches!(before.delete(1), Err(TypedError::Stale { .. })));
     users.put(3, &user("carl", "Bern"))?;
     let in_bern: Vec<u64> =
-        users.by(&BY_CITY)?.now().get("Bern").map(|row| Ok(row?.0)).collect::<Result<_>>()?;
+        users.by(&BY_CITY)?.now()?.get("Bern").map(|row| Ok(row?.0)).collect::<Result<_>>()?;
     assert_eq!(in_bern, [1, 3]);
     for report in users.verify()? {
         println!("index {}: {} entries", report.name, report.entries);

@@ -115,7 +115,8 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         if let Some(stored) = &stored {
             stored.check(self.name, &wanted)?;
         }
-        // Before anything is created, and again in the transaction that decides.
+        // Before anything is created; the next one again in the transaction that decides.
+        self.check_logged(db, &options)?;
         self.check_free(stored.as_ref(), catalog.as_ref(), &mut |name| {
             Ok(db.has_partition(name) && db.open_partition(name)?.first()?.is_some())
         })?;
@@ -123,12 +124,9 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
             stored = self.mark_lost(db, &catalog)?;
         }
         let table = open_or_create(db, self.name, options)?;
-        if !self.indexes.is_empty() && !table.options().get_logged() {
-            return Err(self.other("a partition without a log can have no index".to_owned()));
-        }
         let mut indexes = Vec::new();
         for rule in &self.indexes {
-            let name = index_partition(self.name, &rule.entry().name);
+            let name = index_partition(self.name, rule.name());
             let partition = open_or_create(db, &name, PartitionOptions::new())?;
             indexes.push(OpenIndex { rule: rule.clone(), partition });
         }
@@ -169,7 +167,7 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         }
         let mut indexes = Vec::new();
         for rule in &self.indexes {
-            let partition = secondary.partition(&index_partition(self.name, &rule.entry().name))?;
+            let partition = secondary.partition(&index_partition(self.name, rule.name()))?;
             indexes.push(OpenIndex { rule: rule.clone(), partition });
         }
         let table = secondary.partition(self.name)?;
@@ -312,6 +310,23 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
         Ok(marked?.0)
     }
 
+    /// Refuses indexes of a partition without a log, or in one.
+    fn check_logged(&self, db: &Db, options: &PartitionOptions) -> Result<()> {
+        if self.indexes.is_empty() {
+            return Ok(());
+        }
+        let indexes = self.indexes.iter().map(|rule| index_partition(self.name, rule.name()));
+        for name in indexes.chain([self.name.to_owned()]).filter(|name| db.has_partition(name)) {
+            if !db.open_partition(&name)?.options().get_logged() {
+                return Err(self.other(format!("an index needs a log, and {name:?} has none")));
+            }
+        }
+        if !db.has_partition(self.name) && !options.get_logged() {
+            return Err(self.other("a partition without a log can have no index".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Refuses partitions that are not in the entry and have entries, or that another entry of the catalog names.
     fn check_free(
         &self,
@@ -324,9 +339,9 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
             names.push((self.name.to_owned(), "the partition".to_owned()));
         }
         for rule in &self.indexes {
-            let index = rule.entry().name;
-            if stored.is_none_or(|stored| stored.index(&index).is_none()) {
-                let name = index_partition(self.name, &index);
+            let index = rule.name();
+            if stored.is_none_or(|stored| stored.index(index).is_none()) {
+                let name = index_partition(self.name, index);
                 let what = format!("the partition {name:?} of the index {index:?}");
                 names.push((name, what));
             }
@@ -371,7 +386,7 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
                     continue;
                 }
                 index.is_ready = is_empty;
-                let open = opened.indexes.iter().find(|open| open.rule.entry().name == index.name);
+                let open = opened.indexes.iter().find(|open| open.rule.name() == index.name);
                 transaction.clear(&open.expect("each index of the definition is open").partition);
             }
             // Builds that ended early: without their names, nothing says whose entries these are.
@@ -388,9 +403,7 @@ impl<K: Key, V: Serialize + DeserializeOwned + 'static, C: Codec> TableDefinitio
             return Ok(());
         }
         let mut fresh: Vec<_> = opened.indexes.iter().collect();
-        fresh.retain(|open| {
-            claimed.index(&open.rule.entry().name).is_some_and(|index| !index.is_ready)
-        });
+        fresh.retain(|open| claimed.index(open.rule.name()).is_some_and(|index| !index.is_ready));
         let seq = self.build(opened, &fresh, wanted)?;
         opened.seq = seq;
         Ok(())

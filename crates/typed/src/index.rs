@@ -17,9 +17,9 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use siltstone::{Db, Partition, PartitionSnapshot, Readable, Slice, Transaction};
+use siltstone::{Db, Partition, PartitionSnapshot, Readable, Transaction};
 
-use crate::catalog::IndexEntry;
+use crate::catalog::{IndexEntry, TableEntry};
 use crate::codec::{Codec, Postcard};
 use crate::definition::TableHost;
 use crate::error::{Result, TypedError};
@@ -74,6 +74,14 @@ pub trait IndexRule<K, V>: Send + Sync {
     #[doc(hidden)]
     fn entry(&self) -> IndexEntry;
 
+    /// Its name.
+    #[doc(hidden)]
+    fn name(&self) -> &str;
+
+    /// No two rows have the same key.
+    #[doc(hidden)]
+    fn is_unique(&self) -> bool;
+
     /// The encoded keys of a row.
     #[doc(hidden)]
     fn keys(&self, key: &K, value: &V) -> BTreeSet<Vec<u8>>;
@@ -87,6 +95,14 @@ impl<I: Key, K: Key, V> IndexRule<K, V> for IndexDefinition<I, K, V> {
             is_unique: self.is_unique,
             is_ready: true,
         }
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn is_unique(&self) -> bool {
+        self.is_unique
     }
 
     fn keys(&self, key: &K, value: &V) -> BTreeSet<Vec<u8>> {
@@ -114,7 +130,7 @@ impl<K, V, P: Clone> Clone for OpenIndex<K, V, P> {
 impl<K: Key, V, P> OpenIndex<K, V, P> {
     /// The entry for one of the keys of the row `row`.
     fn entry(&self, key: &[u8], row: &[u8]) -> (Vec<u8>, Vec<u8>) {
-        match self.rule.entry().is_unique {
+        match self.rule.is_unique() {
             true => (key.to_vec(), row.to_vec()),
             false => ([key, row].concat(), Vec::new()),
         }
@@ -136,11 +152,11 @@ impl<K: Key, V> OpenIndex<K, V, Partition> {
         for gone in before.difference(&now) {
             transaction.delete(&self.partition, self.entry(gone, row).0);
         }
-        let is_unique = self.rule.entry().is_unique;
+        let is_unique = self.rule.is_unique();
         for added in now.difference(&before) {
             let (entry, value) = self.entry(added, row);
             if is_unique && transaction.contains(&self.partition, &entry)? {
-                return Err(TypedError::Taken { index: self.rule.entry().name });
+                return Err(TypedError::Taken { index: self.rule.name().to_owned() });
             }
             transaction.put(&self.partition, entry, value);
         }
@@ -156,7 +172,7 @@ impl<K: Key, V> OpenIndex<K, V, Partition> {
     where
         V: DeserializeOwned,
     {
-        let IndexEntry { name, .. } = self.rule.entry();
+        let name = self.rule.name().to_owned();
         let mut report = IndexReport { name, entries: 0, missing: 0, surplus: 0 };
         let mut found = 0;
         for row in snapshot.iter(rows.source()) {
@@ -207,35 +223,46 @@ pub struct TypedIndex<I, K, V, S: TableHost = Db, C = Postcard> {
     pub(crate) name: Arc<str>,
     pub(crate) partition: S::Partition,
     pub(crate) rows: TableRows<K, V, S::Partition, C>,
-    pub(crate) is_unique: bool,
+    pub(crate) catalog: S::Partition,
+    /// As the catalog has it when the index has all rows.
+    pub(crate) entry: IndexEntry,
     pub(crate) keys: PhantomData<fn() -> I>,
 }
 
 impl<I, K, V, S: TableHost, C> TypedIndex<I, K, V, S, C> {
     /// Returns the index as a snapshot, a transaction or a cut of a secondary sees it.
+    ///
+    /// # Errors
+    /// [`TypedError::OtherTypes`] if the index does not have all rows there: it is built later, or was dropped since the
+    /// table was opened. It may be built again: open the table again.
     pub fn at<'a, M: ReadsPartitions<S::Partition>>(
         &'a self,
         moment: &'a M,
     ) -> Result<IndexRows<I, K, V, M::Source<'a>, C>> {
         let rows = TableRows::new(moment.source(&self.rows.source)?, self.rows.table.clone());
+        self.check_built(&moment.source(&self.catalog)?)?;
         let index = moment.source(&self.partition)?;
         let name = self.name.clone();
-        Ok(IndexRows { name, index, rows, is_unique: self.is_unique, keys: PhantomData })
+        Ok(IndexRows { name, index, rows, is_unique: self.entry.is_unique, keys: PhantomData })
+    }
+
+    /// Refuses an index that does not have all rows. One that was built again in another partition is not read: this one
+    /// is dropped.
+    fn check_built(&self, catalog: &impl Readable) -> Result<()> {
+        let table = &*self.rows.table;
+        let stored = catalog.get(table)?.map(|text| TableEntry::from_text(table, &text));
+        if stored.transpose()?.is_some_and(|stored| stored.indexes.contains(&self.entry)) {
+            return Ok(());
+        }
+        let what = format!("the index {:?} is not built, or was dropped", self.entry.name);
+        Err(TypedError::OtherTypes { table: table.to_owned(), what })
     }
 }
 
 impl<I, K, V, C> TypedIndex<I, K, V, Db, C> {
-    /// Returns the index at present, in a snapshot of its own.
-    pub fn now(&self) -> IndexRows<I, K, V, PartitionSnapshot, C> {
-        let snapshot = self.host.snapshot();
-        let rows = TableRows::new(snapshot.of(&self.rows.source), self.rows.table.clone());
-        IndexRows {
-            name: self.name.clone(),
-            index: snapshot.of(&self.partition),
-            rows,
-            is_unique: self.is_unique,
-            keys: PhantomData,
-        }
+    /// Returns the index at present, in a snapshot of its own. Errors are those of [`TypedIndex::at`].
+    pub fn now(&self) -> Result<IndexRows<I, K, V, PartitionSnapshot, C>> {
+        self.at(&self.host.snapshot())
     }
 }
 
@@ -257,9 +284,8 @@ impl<I: Key, K: Key, V: DeserializeOwned, R: Readable, C: Codec> IndexRows<I, K,
     pub fn get(&self, key: I::View<'_>) -> impl DoubleEndedIterator<Item = Result<(K, V)>> {
         let entries = self.index.prefix(key::encode::<I>(key));
         entries.map(|entry| {
-            let entry = entry?;
-            let key = entry.0.clone();
-            let (_, row) = self.entry(entry)?;
+            let (key, value) = entry?;
+            let (_, row) = self.entry(&key, &value)?;
             match self.rows.get(row.view())? {
                 Some(value) => Ok((row, value)),
                 None => {
@@ -277,13 +303,16 @@ impl<I: Key, K: Key, V: DeserializeOwned, R: Readable, C: Codec> IndexRows<I, K,
         range: impl RangeBounds<I::View<'a>>,
     ) -> impl DoubleEndedIterator<Item = Result<(I, K)>> {
         let entries = self.index.range(key::bounds::<I>(&range, true));
-        entries.map(|entry| self.entry(entry?))
+        entries.map(|entry| {
+            let (key, value) = entry?;
+            self.entry(&key, &value)
+        })
     }
 
-    fn entry(&self, (entry, value): (Slice, Slice)) -> Result<(I, K)> {
-        let mut rest = &entry[..];
+    fn entry(&self, entry: &[u8], value: &[u8]) -> Result<(I, K)> {
+        let mut rest = entry;
         let index = I::read(&mut rest);
-        let row = key::decode(if self.is_unique { &value } else { rest });
-        index.zip(row).ok_or_else(|| no_key::<(I, K)>(&self.name, &entry))
+        let row = key::decode(if self.is_unique { value } else { rest });
+        index.zip(row).ok_or_else(|| no_key::<(I, K)>(&self.name, entry))
     }
 }

@@ -27,7 +27,7 @@
 //! users.put(9, &User { name: "Ben".into(), city: "Basel".into() })?;
 //! assert_eq!(users.get(7)?.map(|user| user.name).as_deref(), Some("Anna"));
 //! assert_eq!(users.range(8..).count(), 1);
-//! let found: Vec<_> = users.by(&BY_CITY)?.now().get("Bern").collect::<typed::Result<_>>()?;
+//! let found: Vec<_> = users.by(&BY_CITY)?.now()?.get("Bern").collect::<typed::Result<_>>()?;
 //! assert_eq!(found[0].0, 7);
 //! # Ok(())
 //! # }

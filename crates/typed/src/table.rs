@@ -65,7 +65,8 @@ impl<K, V, S: TableHost, C> TypedTable<K, V, S, C> {
             name: index_partition(&self.rows.table, index.name()).into(),
             partition: found.partition.clone(),
             rows: TableRows::new(self.rows.source.clone(), self.rows.table.clone()),
-            is_unique: wanted.is_unique,
+            catalog: self.catalog.clone(),
+            entry: wanted,
             keys: PhantomData,
         })
     }

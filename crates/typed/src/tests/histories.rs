@@ -176,7 +176,7 @@ impl History {
         );
         if self.has_city {
             let city = CITIES[rng.index(4)];
-            let by_city = self.table.by(&BY_CITY).unwrap().now();
+            let by_city = self.table.by(&BY_CITY).unwrap().now().unwrap();
             let found: Vec<u32> = by_city.get(city).map(|row| row.unwrap().0).collect();
             let wanted =
                 self.rows.iter().filter(|(_, user)| user.city == city).map(|(key, _)| *key);

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{FaultFs, FsOp};
-use siltstone::Db;
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
 use siltstone::fs::{CrashOutcome, MemFs};
+use siltstone::secondary::Target;
+use siltstone::{Db, PartitionOptions};
 use testkit::Rng;
 
 use super::{BY_CITY, BY_EMAIL, USERS, User, fresh, open, user};
@@ -67,6 +68,19 @@ fn a_drop_of_no_index_or_no_table_drops_no_partition() {
     refuses(USERS.drop_index(&db, "by_city"), "it has no index \"by_city\"");
     USERS.drop_table(&db).unwrap();
     assert_eq!(db.partition_names(), ["default", "raw", CATALOG, "users.log"]);
+}
+
+#[test]
+fn nothing_is_made_for_an_index_without_a_log() {
+    let db = fresh();
+    let unlogged = PartitionOptions::new().logged(false);
+    let definition = USERS.index(BY_CITY);
+    refuses(definition.open_with(&db, unlogged.clone()), "without a log");
+    assert_eq!(db.partition_names(), ["default"]);
+    // A partition that is there, empty, and would lose its entries in a crash.
+    db.partition_with("users.by_city", unlogged).unwrap();
+    refuses(definition.open(&db), "\"users.by_city\" has none");
+    assert_eq!(db.partition_names(), ["default", "users.by_city"]);
 }
 
 fn both() -> TableDefinition<u32, User> {
@@ -137,7 +151,7 @@ fn a_drop_that_a_power_cut_ended_is_ended_by_the_next() {
 
 #[track_caller]
 fn assert_ten_rows(users: &crate::TypedTable<u32, User>) {
-    assert_eq!(users.by(&BY_CITY).unwrap().now().get("Bern").count(), 10);
+    assert_eq!(users.by(&BY_CITY).unwrap().now().unwrap().get("Bern").count(), 10);
     assert!(users.verify().unwrap().iter().all(IndexReport::is_consistent));
 }
 
@@ -188,4 +202,42 @@ fn a_secondary_reads_no_index_that_is_not_built() {
     users.delete(9).unwrap();
     both().open(&db).unwrap();
     both().follow(&secondary).unwrap();
+}
+
+#[test]
+fn no_reader_sees_a_part_of_an_index_that_is_dropped_or_built_again() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = open(fs.clone());
+    let before = db.snapshot();
+    ten_rows(&db);
+    let users = both().open(&db).unwrap();
+    let by_city = users.by(&BY_CITY).unwrap();
+    refuses(by_city.at(&before), "the index \"by_city\" is not built");
+    assert_eq!(by_city.now().unwrap().get("Bern").count(), 10);
+    let secondary = Db::secondary_builder("/db").fs(Arc::new(fs.clone())).open().unwrap();
+    let followed = both().follow(&secondary).unwrap();
+    let followed = followed.by(&BY_CITY).unwrap();
+    // The drop ends after its first commit, which clears the index.
+    let rule = FaultRule::sticky(
+        FaultAt::Nth { kind: OpKind::Append, suffix: "manifest".to_owned(), nth: 0 },
+        FaultAction::Eio,
+    );
+    fs.add_rule(rule);
+    assert!(USERS.drop_index(&db, "by_city").is_err());
+    fs.heal();
+    refuses(by_city.now(), "was dropped");
+    refuses(by_city.at(&db.transaction()), "was dropped");
+    secondary.sync(Target::Latest).unwrap();
+    refuses(followed.at(&secondary.cut()), "was dropped");
+    // The same partition is an index again, and has all rows.
+    assert_ten_rows(&both().open(&db).unwrap());
+    assert_eq!(by_city.now().unwrap().get("Bern").count(), 10);
+    secondary.sync(Target::Latest).unwrap();
+    assert_eq!(followed.at(&secondary.cut()).unwrap().get("Bern").count(), 10);
+    // Another one is.
+    USERS.drop_index(&db, "by_city").unwrap();
+    assert_ten_rows(&both().open(&db).unwrap());
+    assert!(by_city.now().unwrap().get("Bern").next().unwrap().is_err());
+    secondary.sync(Target::Latest).unwrap();
+    assert!(followed.at(&secondary.cut()).is_err());
 }

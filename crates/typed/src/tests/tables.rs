@@ -131,7 +131,7 @@ fn a_unique_index_refuses_a_second_row_and_lets_the_first_change() {
     users.put(1, &user("Basel", None)).unwrap();
     users.put(2, &user("Bern", Some(7))).unwrap();
     let by_email = users.by(&BY_EMAIL).unwrap();
-    assert_eq!(by_email.now().get(7).next().unwrap().unwrap(), (2, user("Bern", Some(7))));
+    assert_eq!(by_email.now().unwrap().get(7).next().unwrap().unwrap(), (2, user("Bern", Some(7))));
     assert!(users.verify().unwrap().iter().all(super::super::IndexReport::is_consistent));
     users.by(&BY_CITY).map(drop).unwrap_err();
 }
@@ -181,7 +181,7 @@ fn a_handle_from_before_an_index_writes_nothing() {
         assert!(matches!(error, TypedError::Stale { .. }), "{error}");
     }
     assert!(users.batch(&mut db.batch()).is_err());
-    assert_eq!(users.by(&BY_CITY).unwrap().now().get("Bern").count(), 25);
+    assert_eq!(users.by(&BY_CITY).unwrap().now().unwrap().get("Bern").count(), 25);
     assert!(users.verify().unwrap()[0].is_consistent());
     USERS.drop_index(&db, "by_city").unwrap();
     assert!(matches!(users.put(1, &user("Basel", None)).unwrap_err(), TypedError::Stale { .. }));
@@ -212,13 +212,14 @@ fn verification_counts_what_an_index_lacks_and_has_too_much() {
         (report.entries, report.missing, report.surplus, report.is_consistent()),
         (3, 1, 2, false)
     );
-    let dangling = users.by(&BY_CITY).unwrap().now().get("Zug").next().unwrap().unwrap_err();
+    let dangling =
+        users.by(&BY_CITY).unwrap().now().unwrap().get("Zug").next().unwrap().unwrap_err();
     assert!(dangling.to_string().contains("users.by_city"), "{dangling}");
     let TypedError::Inconsistent { index, key } = dangling else { panic!("{dangling}") };
     assert_eq!((index.as_str(), &key[..]), ("users.by_city", &b"Zug\0\0\0\0\x09"[..]));
     let partition = db.open_partition("users.by_city").unwrap();
     partition.put(b"Zug\0", "").unwrap();
-    let short = users.by(&BY_CITY).unwrap().now().get("Zug").next().unwrap().unwrap_err();
+    let short = users.by(&BY_CITY).unwrap().now().unwrap().get("Zug").next().unwrap().unwrap_err();
     assert!(
         matches!(&short, TypedError::Codec { table, .. } if table == "users.by_city"),
         "{short}"
