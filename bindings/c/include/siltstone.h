@@ -795,7 +795,7 @@ void siltstone_options_set_take_over(siltstone_options_t *options,
 // Sets the size of the block cache. Default: a quarter of the memory of the machine, at most 1 GiB.
 void siltstone_options_set_cache_bytes(siltstone_options_t *options, uint64_t bytes);
 
-// Sets the memory for the memtables. Default: 64 MiB.
+// Sets the memory for the memtables. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
 void siltstone_options_set_write_buffer_bytes(siltstone_options_t *options, uint64_t bytes);
 
 // Sets the bytes a second that flushes and compactions write, 0 for no limit. Default: 0.
@@ -1000,7 +1000,7 @@ void siltstone_resource_options_free(siltstone_resource_options_t *options);
 void siltstone_resource_options_set_cache_bytes(siltstone_resource_options_t *options,
                                                 uint64_t bytes);
 
-// Sets the memory for the memtables of all databases. Default: 64 MiB.
+// Sets the memory for the memtables of all databases. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
 void siltstone_resource_options_set_write_buffer_bytes(siltstone_resource_options_t *options,
                                                        uint64_t bytes);
 

@@ -123,7 +123,7 @@ pub unsafe extern "C" fn siltstone_options_set_cache_bytes(options: *mut OpenOpt
     unsafe { set_open(options, |it| it.engine.cache_bytes = bytes) };
 }
 
-/// Sets the memory for the memtables. Default: 64 MiB.
+/// Sets the memory for the memtables. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_options_set_write_buffer_bytes(
     options: *mut OpenOptions,

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn siltstone_resource_options_set_cache_bytes(
     unsafe { change(options, |it| it.cache_bytes = bytes) };
 }
 
-/// Sets the memory for the memtables of all databases. Default: 64 MiB.
+/// Sets the memory for the memtables of all databases. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_resource_options_set_write_buffer_bytes(
     options: *mut SharedOptions,

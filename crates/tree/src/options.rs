@@ -173,7 +173,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             cache_bytes: default_cache_bytes(),
-            write_buffer_bytes: default_write_buffer_bytes(machine::memory_bytes()),
+            write_buffer_bytes: default_write_buffer_bytes(),
             wal_segment_bytes: 64 << 20,
             wal_mapped: true,
             tables_mapped: false,
@@ -198,8 +198,12 @@ fn default_cache_bytes() -> u64 {
     (machine::memory_bytes() / 4).min(most)
 }
 
+fn default_write_buffer_bytes() -> u64 {
+    write_buffer_bytes_for(machine::memory_bytes())
+}
+
 /// With what waits for its flush, a quarter of the memory at most: as much as the cache.
-fn default_write_buffer_bytes(memory: u64) -> u64 {
+fn write_buffer_bytes_for(memory: u64) -> u64 {
     (memory / 16).clamp(1 << 20, 64 << 20)
 }
 
@@ -420,8 +424,10 @@ mod tests {
 
     #[test]
     fn memtables_take_a_part_of_a_small_memory() {
-        let mib =
-            [1, 64, 256, 1024, 1 << 20].map(|mib| default_write_buffer_bytes(mib << 20) >> 20);
+        let mib = [1, 64, 256, 1024, 1 << 20].map(|mib| write_buffer_bytes_for(mib << 20) >> 20);
         assert_eq!(mib, [1, 4, 16, 64, 64]);
+        let defaults =
+            (Options::new().write_buffer_bytes, ResourceOptions::new().write_buffer_bytes);
+        assert_eq!(defaults, (default_write_buffer_bytes(), default_write_buffer_bytes()));
     }
 }

@@ -22,7 +22,7 @@ class EngineOptions(TypedDict, total=False):
 
     #: Size of the block cache. Default: a quarter of the memory of the machine, at most 1 GiB.
     cache_bytes: int
-    #: Memory for the memtables. Default: 64 MiB.
+    #: Memory for the memtables. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
     write_buffer_bytes: int
     #: Maximum length of a segment of the log. Default: 64 MiB.
     wal_segment_bytes: int
@@ -116,7 +116,7 @@ class ResourceOptions(TypedDict, total=False):
 
     #: Size of the block cache; 0 turns it off for all. Default: a quarter of the memory, at most 1 GiB.
     cache_bytes: int
-    #: Memory for the memtables of all databases. Default: 64 MiB.
+    #: Memory for the memtables of all databases. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
     write_buffer_bytes: int
     #: Number of threads that flush, and of those that sync logs. Default: 2.
     flush_threads: int

@@ -4,7 +4,7 @@
 use super::Options;
 use super::{
     at_least, at_most, check_background_rate, default_cache_bytes, default_compaction_threads,
-    default_open_files,
+    default_open_files, default_write_buffer_bytes,
 };
 use crate::error::Result;
 use crate::machine;
@@ -29,8 +29,8 @@ pub struct ResourceOptions {
     pub cache_bytes: u64,
     /// Memory for the active memtables of all databases together, in bytes. Beyond it, the database with most is asked to
     /// seal its largest memtable. If one and a half times as much waits for its flush, the writers of the databases
-    /// that have some of it are slowed down; at two and a half times they stop until those are flushed. Default 64 MiB,
-    /// from 4 KiB to 1 TiB. [`Options::write_buffer_bytes`] is a limit for one database among them.
+    /// that have some of it are slowed down; at two and a half times they stop until those are flushed. Default: that
+    /// of [`Options::write_buffer_bytes`], which is a limit for one database among them. From 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
     /// Number of threads that flush, and of those that sync logs. Default 2, at least 1. A database uses one of each
     /// at a time. If they need longer for the logs of all than [`Options::sync_interval_ms`], syncs come later. One whose disk hangs keeps its threads.
@@ -53,7 +53,7 @@ impl Default for ResourceOptions {
     fn default() -> ResourceOptions {
         ResourceOptions {
             cache_bytes: default_cache_bytes(),
-            write_buffer_bytes: 64 << 20,
+            write_buffer_bytes: default_write_buffer_bytes(),
             flush_threads: FLUSH_THREADS_DEFAULT,
             compaction_threads: default_compaction_threads(machine::processors()),
             background_bytes_per_second: 0,
