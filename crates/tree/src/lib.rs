@@ -22,7 +22,6 @@ pub mod read;
 pub mod simulate;
 pub mod snapshot;
 pub mod sstable;
-
 pub mod version;
 pub mod zstandard;
 
