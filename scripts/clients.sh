@@ -3,11 +3,13 @@
 #
 # Prints how many of their tests pass, how many are refused by the name of a command that the server does not have, and which
 # fail for another reason. Says why it skips the suite if its tools are missing. SILTSTONE names a command that was built with the
-# feature `server`; otherwise cargo builds one.
+# feature `server`; otherwise cargo builds one. LIMIT is the seconds that a suite may take, 1,200.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python_version=5.0.8
+# Seconds for one suite.
+limit="${LIMIT:-1200}"
 rust_version=1.8.1
 here="$PWD"
 source scripts/processes.sh
@@ -29,8 +31,9 @@ python_suite() {
     tar -xzf "$folder/redis-$python_version.tar.gz" -C "$folder"
     start serve "$folder/python" --expire default
     echo "redis-py $python_version: commands, pipelines, encodings, pools"
-    (cd "$folder/redis-$python_version" && PYTHONPATH="$here/scripts/clients" "$folder/venv/bin/python" -m pytest \
-        -p siltstone_suite -q --no-header --tb=short -rN -W ignore --redis-url "redis://127.0.0.1:$port/0" \
+    # Longer tracebacks take 5 times as long as the tests, most of which fail by the name of a command.
+    (cd "$folder/redis-$python_version" && PYTHONPATH="$here/scripts/clients" timeout "$limit" "$folder/venv/bin/python" -m pytest \
+        -p siltstone_suite -q --no-header --tb=line -rN -W ignore --redis-url "redis://127.0.0.1:$port/0" \
         tests/test_commands.py tests/test_pipeline.py tests/test_encoding.py tests/test_connection_pool.py \
         >"$folder/python.out" 2>&1 || true)
     grep -E '^(outcomes|refused by name|failed): ' "$folder/python.out" || tail -n 20 "$folder/python.out"
@@ -68,11 +71,12 @@ rust_suite() {
         # The tests of async share a flag, which one that fails sets for the others: each is a process.
         (
             cd "$work"
+            SECONDS=0
             export PATH="$work/bin:$PATH" SILTSTONE="$siltstone" SUITE_FOLDER="$work/data" PROTOCOL="$protocol"
-            cargo test "${tests[@]}" --test test_basic -- --test-threads=1 </dev/null || true
+            timeout "$limit" cargo test "${tests[@]}" --test test_basic -- --test-threads=1 </dev/null || true
             cargo test "${tests[@]}" --test test_async -- --list </dev/null | sed -n 's/: test$//p' >"$folder/rust.names"
-            while read -r name; do
-                cargo test "${tests[@]}" --test test_async -- --exact "$name" </dev/null || true
+            while ((SECONDS < limit)) && read -r name; do
+                timeout 120 cargo test "${tests[@]}" --test test_async -- --exact "$name" </dev/null || true
             done <"$folder/rust.names"
         ) >"$folder/rust.out" 2>&1
         python3 scripts/clients/outcomes.py "$folder/rust.out"

@@ -40,8 +40,8 @@ def outcome_of(report):
         return ("passed", "")
     found = REFUSED.findall(report.longreprtext)
     word = next((part for part in (found[-1] if found else ()) if part), "")
-    errors = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
-    return ("refused", word.upper()) if word else ("failed", (errors or ["?"])[0][2:].strip())
+    # The script asks for tracebacks of one line: file, line, error.
+    return ("refused", word.upper()) if word else ("failed", report.longreprtext.split(": ", 1)[-1])
 
 
 def pytest_runtest_logreport(report):
