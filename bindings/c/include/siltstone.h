@@ -300,6 +300,20 @@ typedef struct {
   bool is_large;
 } siltstone_change_t;
 
+// What a repair has found. `siltstone repair` also prints the places and the keys.
+typedef struct {
+  // Whether every key is what it was.
+  bool is_complete;
+  // The entries of the new database.
+  uint64_t entries;
+  // The damaged places.
+  uint64_t damaged;
+  // The damaged places that have their content again.
+  uint64_t repaired;
+  // The ranges of keys that may be absent, have an older value, or be ones that were deleted.
+  uint64_t doubtful;
+} siltstone_repair_report_t;
+
 // Takes `len` bytes, and returns true; or false for a failure, which ends the stream. Called by the thread of the call.
 typedef bool (*siltstone_write_fn_t)(void *context, const void *data, size_t len);
 
@@ -579,6 +593,14 @@ siltstone_db_t *siltstone_open(const char *path,
                                const siltstone_options_t *options,
                                siltstone_error_t **error);
 
+// Writes everything that can be read of the database in the folder `path`, which is not changed, to a new one in the folder
+// `into`, which must be empty. `options` may be NULL; they supply the hooks that its partitions need.
+bool siltstone_repair(const char *path,
+                      const char *into,
+                      const siltstone_options_t *options,
+                      siltstone_repair_report_t *report,
+                      siltstone_error_t **error);
+
 // Closes the database: ends background work, and syncs the log. Later calls on it, and on all that came of it, fail with
 // SILTSTONE_CLOSED; iterators that are on an entry still lend it. The object stays until it is freed.
 bool siltstone_close(const siltstone_db_t *db,
@@ -840,6 +862,10 @@ void siltstone_partition_options_set_logged(siltstone_partition_options_t *optio
 
 // Sets whether the tables of the deep levels are compressed, by LZ4. Default: true.
 void siltstone_partition_options_set_compressed(siltstone_partition_options_t *options, bool is_on);
+
+// Sets that the tables of the deep levels are compressed with Zstandard. A build without the feature `zstd` refuses the
+// partition as SILTSTONE_UNSUPPORTED.
+void siltstone_partition_options_set_zstd(siltstone_partition_options_t *options);
 
 // Sets the size beyond which a block is closed. Default: 4096.
 void siltstone_partition_options_set_block_bytes(siltstone_partition_options_t *options,
@@ -1118,6 +1144,17 @@ siltstone_writer_t *siltstone_writer_create(const siltstone_partition_t *partiti
                                             size_t key_len,
                                             uint64_t len,
                                             siltstone_error_t **error);
+
+// As siltstone_writer_create, of a value whose key is known only after its last byte: siltstone_writer_set_key gives it.
+siltstone_writer_t *siltstone_writer_create_unkeyed(const siltstone_partition_t *partition,
+                                                    uint64_t len,
+                                                    siltstone_error_t **error);
+
+// Sets the key of a writer that was made without one, before it is committed or added to a batch.
+bool siltstone_writer_set_key(siltstone_writer_t *writer,
+                              const void *key,
+                              size_t key_len,
+                              siltstone_error_t **error);
 
 // Appends bytes.
 bool siltstone_writer_write(siltstone_writer_t *writer,

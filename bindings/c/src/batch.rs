@@ -205,7 +205,7 @@ pub unsafe extern "C" fn siltstone_batch_put_writer(
     // SAFETY: contracts 1, 2 and 3 of `raw`.
     unsafe {
         guard_taking(writer, "writer", error, false, |writer| {
-            let pending = writer.into_inner().finish()?;
+            let pending = writer.finish()?;
             let batch = object_mut(batch, "batch")?;
             let empty = batch.db.batch();
             batch.inner = mem::replace(&mut batch.inner, empty).put_blob(pending);

@@ -1,6 +1,7 @@
 //! Databases and snapshots.
 
 use std::ffi::c_char;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 
@@ -39,23 +40,71 @@ pub unsafe extern "C" fn siltstone_open(
     // SAFETY: contract 1 of `raw`.
     unsafe {
         guard(error, ptr::null_mut(), || {
-            let mut builder = engine::Db::builder(self::path(path, "path")?);
-            if let Some(options) = options.as_ref() {
-                builder = builder
-                    .options(options.engine.clone())
-                    .create_if_missing(options.create_if_missing)
-                    .error_if_exists(options.error_if_exists)
-                    .read_only(options.read_only)
-                    .beside_writer(options.beside_writer)
-                    .take_over(options.take_over)
-                    .hooks(Arc::new(options.hooks.clone()));
-                let listeners = options.listeners.iter();
-                builder = listeners.fold(builder, |it, listener| it.listener(listener.clone()));
-                if let Some(resources) = &options.resources {
-                    builder = builder.resources(resources);
-                }
-            }
+            let builder = builder(self::path(path, "path")?, options.as_ref());
             Ok(give(Db(builder.open()?)))
+        })
+    }
+}
+
+fn builder(path: PathBuf, options: Option<&OpenOptions>) -> engine::Builder {
+    let builder = engine::Db::builder(path);
+    let Some(options) = options else { return builder };
+    let builder = builder
+        .options(options.engine.clone())
+        .create_if_missing(options.create_if_missing)
+        .error_if_exists(options.error_if_exists)
+        .read_only(options.read_only)
+        .beside_writer(options.beside_writer)
+        .take_over(options.take_over)
+        .hooks(Arc::new(options.hooks.clone()));
+    let listeners = options.listeners.iter();
+    let builder = listeners.fold(builder, |it, listener| it.listener(listener.clone()));
+    match &options.resources {
+        Some(resources) => builder.resources(resources),
+        None => builder,
+    }
+}
+
+/// What a repair has found. `siltstone repair` also prints the places and the keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Whether every key is what it was.
+    pub is_complete: bool,
+    /// The entries of the new database.
+    pub entries: u64,
+    /// The damaged places.
+    pub damaged: u64,
+    /// The damaged places that have their content again.
+    pub repaired: u64,
+    /// The ranges of keys that may be absent, have an older value, or be ones that were deleted.
+    pub doubtful: u64,
+}
+
+/// Writes everything that can be read of the database in the folder `path`, which is not changed, to a new one in the folder
+/// `into`, which must be empty. `options` may be NULL; they supply the hooks that its partitions need.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_repair(
+    path: *const c_char,
+    into: *const c_char,
+    options: *const OpenOptions,
+    report: *mut RepairReport,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contract 1 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let builder = builder(self::path(path, "path")?, options.as_ref());
+            let found = builder.repair_into(self::path(into, "into")?)?;
+            let made = RepairReport {
+                is_complete: found.is_complete(),
+                entries: found.partitions.iter().map(|it| it.entries).sum(),
+                damaged: found.damage.len() as u64,
+                repaired: found.repaired.len() as u64,
+                doubtful: found.doubtful.len() as u64,
+            };
+            set(report, made);
+            Ok(true)
         })
     }
 }

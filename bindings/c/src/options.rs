@@ -279,6 +279,14 @@ pub unsafe extern "C" fn siltstone_partition_options_set_compressed(
     unsafe { set_partition(options, |it| it.compression(compression)) };
 }
 
+/// Sets that the tables of the deep levels are compressed with Zstandard. A build without the feature `zstd` refuses the
+/// partition as SILTSTONE_UNSUPPORTED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_set_zstd(options: *mut PartitionOptions) {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe { set_partition(options, |it| it.compression(Compression::Zstd)) };
+}
+
 /// Sets the size beyond which a block is closed. Default: 4096.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_partition_options_set_block_bytes(

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::ptr;
 use std::slice;
 
-use engine::large_values::{BlobReader, BlobWriter, ReadBlobs};
-use engine::{Error, ErrorKind};
+use engine::large_values::{BlobReader, BlobWriter, PendingBlob, ReadBlobs, UnkeyedBlobWriter};
+use engine::{Error, ErrorKind, Result};
 
 use crate::db::{Snapshot, durability};
 use crate::error::Failure;
@@ -15,12 +15,24 @@ use crate::raw::{bytes, free, give, guard, guard_taking, object, object_mut, set
 use crate::value::Commit;
 
 /// A value that is written in parts. It is in the database after the commit.
-pub struct ValueWriter(BlobWriter);
+pub enum ValueWriter {
+    /// One whose key was given at its begin.
+    Keyed(BlobWriter),
+    /// One whose key is given at its end.
+    Unkeyed(UnkeyedBlobWriter, Option<Vec<u8>>),
+}
+
+fn no_key() -> Error {
+    Error::new(ErrorKind::InvalidArgument, "the stream has no key")
+}
 
 impl ValueWriter {
-    /// The writer of the engine.
-    pub fn into_inner(self) -> BlobWriter {
-        self.0
+    /// Ends the value, for a batch.
+    pub fn finish(self) -> Result<PendingBlob> {
+        match self {
+            ValueWriter::Keyed(writer) => writer.finish(),
+            ValueWriter::Unkeyed(writer, key) => writer.finish(key.ok_or_else(no_key)?),
+        }
     }
 }
 
@@ -44,7 +56,47 @@ pub unsafe extern "C" fn siltstone_writer_create(
         guard(error, ptr::null_mut(), || {
             let len = Some(len).filter(|len| *len != UNKNOWN_LEN);
             let key = bytes(key, key_len, "key")?;
-            Ok(give(ValueWriter(object(partition, "partition")?.0.put_stream(key, len)?)))
+            let writer = object(partition, "partition")?.0.put_stream(key, len)?;
+            Ok(give(ValueWriter::Keyed(writer)))
+        })
+    }
+}
+
+/// As siltstone_writer_create, of a value whose key is known only after its last byte: siltstone_writer_set_key gives it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_writer_create_unkeyed(
+    partition: *const Partition,
+    len: u64,
+    error: *mut *mut Failure,
+) -> *mut ValueWriter {
+    // SAFETY: contract 1 of `raw`.
+    unsafe {
+        guard(error, ptr::null_mut(), || {
+            let len = Some(len).filter(|len| *len != UNKNOWN_LEN);
+            let writer = object(partition, "partition")?.0.put_stream_unkeyed(len)?;
+            Ok(give(ValueWriter::Unkeyed(writer, None)))
+        })
+    }
+}
+
+/// Sets the key of a writer that was made without one, before it is committed or added to a batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_writer_set_key(
+    writer: *mut ValueWriter,
+    key: *const c_void,
+    key_len: usize,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let given = bytes(key, key_len, "key")?;
+            let ValueWriter::Unkeyed(_, key) = object_mut(writer, "writer")? else {
+                let message = "the stream has a key already";
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            };
+            *key = Some(given.to_vec());
+            Ok(true)
         })
     }
 }
@@ -60,7 +112,11 @@ pub unsafe extern "C" fn siltstone_writer_write(
     // SAFETY: contracts 1 and 2 of `raw`.
     unsafe {
         guard(error, false, || {
-            object_mut(writer, "writer")?.0.write_all(bytes(data, len, "data")?)?;
+            let data = bytes(data, len, "data")?;
+            match object_mut(writer, "writer")? {
+                ValueWriter::Keyed(writer) => writer.write_all(data)?,
+                ValueWriter::Unkeyed(writer, _) => writer.write_all(data)?,
+            }
             Ok(true)
         })
     }
@@ -77,7 +133,13 @@ pub unsafe extern "C" fn siltstone_writer_commit(
     // SAFETY: contracts 1, 2 and 3 of `raw`.
     unsafe {
         guard_taking(writer, "writer", error, false, |writer| {
-            set(commit, writer.0.commit(durability(sync))?.into());
+            let done = match writer {
+                ValueWriter::Keyed(writer) => writer.commit(durability(sync))?,
+                ValueWriter::Unkeyed(writer, key) => {
+                    writer.commit(key.ok_or_else(no_key)?, durability(sync))?
+                }
+            };
+            set(commit, done.into());
             Ok(true)
         })
     }

@@ -224,6 +224,32 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     siltstone_partition_free(unlogged);
 }
 
+// The database at `path` is closed.
+static void test_repair(const char *path) {
+    char into[4096];
+    snprintf(into, sizeof into, "%s repaired", path);
+    siltstone_options_t *options = siltstone_options_create();
+    siltstone_repair_report_t report;
+    CHECK(siltstone_repair(path, into, options, &report, &error) && report.is_complete && report.entries > 1);
+    CHECK(report.damaged == 0 && report.repaired == 0 && report.doubtful == 0);
+    siltstone_options_free(options);
+    refused(siltstone_repair(path, into, NULL, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "");
+    refused(siltstone_repair(NULL, into, NULL, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "path is NULL");
+    siltstone_db_t *db = siltstone_open(into, NULL, &error);
+    siltstone_partition_t *users = siltstone_partition_open(db, "users", NULL, false, &error);
+    CHECK(users != NULL);
+    has(users, NULL, "b", "2");
+    siltstone_partition_free(users);
+    // A build without the feature names it.
+    siltstone_partition_options_t *zstd = siltstone_partition_options_create();
+    siltstone_partition_options_set_zstd(zstd);
+    users = siltstone_partition_open(db, "zstd", zstd, true, &error);
+    if (users == NULL) refused(false, SILTSTONE_UNSUPPORTED, "zstd");
+    siltstone_partition_free(users);
+    siltstone_partition_options_free(zstd);
+    siltstone_db_free(db);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     siltstone_db_t *db = siltstone_open(argv[1], NULL, &error);
@@ -234,6 +260,7 @@ int main(int argc, char **argv) {
     test_changes(argv[1], db, users);
     siltstone_partition_free(users);
     siltstone_db_free(db);
+    test_repair(argv[1]);
     puts("all checks passed");
     return 0;
 }

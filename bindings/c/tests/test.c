@@ -182,6 +182,16 @@ static void test_streams(const siltstone_db_t *db, const siltstone_partition_t *
     CHECK(siltstone_writer_write(writer, "four", 4, &error));
     refused(siltstone_writer_commit(writer, false, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "");
     has(films, NULL, "gone", NULL);
+    // The key comes last, or is missing.
+    writer = siltstone_writer_create_unkeyed(films, 4, &error);
+    CHECK(siltstone_writer_write(writer, "late", 4, &error) && siltstone_writer_set_key(writer, "hash", 4, &error));
+    CHECK(siltstone_writer_commit(writer, false, NULL, &error));
+    has(films, NULL, "hash", "late");
+    writer = siltstone_writer_create_unkeyed(films, UINT64_MAX, &error);
+    refused(siltstone_writer_commit(writer, false, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "has no key");
+    writer = siltstone_writer_create(films, "gone", 4, 5, &error);
+    refused(siltstone_writer_set_key(writer, "a", 1, &error), SILTSTONE_INVALID_ARGUMENT, "has a key already");
+    siltstone_writer_free(writer);
 }
 
 // NULL in the place of each object is an error and no crash, and so is a wrong argument.

@@ -115,8 +115,14 @@ impl Batch {
     }
 
     /// Adds a value that was written as a stream.
-    fn put_value(&self, py: Python<'_>, writer: &ValueWriter) -> Result<()> {
-        let pending = writer.finish(py)?;
+    #[pyo3(signature = (writer, key = None))]
+    fn put_value(
+        &self,
+        py: Python<'_>,
+        writer: &ValueWriter,
+        key: Option<Bytes<'_>>,
+    ) -> Result<()> {
+        let pending = writer.finish(py, key.as_ref().map(AsRef::as_ref))?;
         self.with(py, |batch| batch.put_blob(pending))
     }
 

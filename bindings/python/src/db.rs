@@ -19,7 +19,7 @@ use crate::hooks::Outside;
 use crate::liveness::Liveness;
 use crate::options::{open_options, partition_options};
 use crate::partition::Partition;
-use crate::report::{to_python, verify_report};
+use crate::report::{salvage_report, to_python, verify_report};
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, transact};
 use crate::waiting::in_pieces;
@@ -41,6 +41,23 @@ pub fn open(py: Python<'_>, path: PathBuf, options: Option<&Bound<'_, PyDict>>) 
         builder = open_options(builder, options)?;
     }
     Db::open(py, builder, path)
+}
+
+/// Writes what can be read of a database to a new one.
+#[pyfunction]
+#[pyo3(signature = (path, into, **options))]
+pub fn repair<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    into: PathBuf,
+    options: Option<&Bound<'py, PyDict>>,
+) -> Result<Bound<'py, PyDict>> {
+    let mut builder = siltstone::Db::builder(path);
+    if let Some(options) = options {
+        builder = open_options(builder, options)?;
+    }
+    let report = py.outside(|| builder.repair_into(into))??;
+    salvage_report(py, &report)
 }
 
 impl Db {

@@ -65,6 +65,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _siltstone(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(db::open, module)?)?;
+    module.add_function(wrap_pyfunction!(db::repair, module)?)?;
     module.add_function(wrap_pyfunction!(secondary::open_secondary, module)?)?;
     module.add_function(wrap_pyfunction!(hooks::refuse_hooks, module)?)?;
     module.add_function(wrap_pyfunction!(hooks::hooks_under_way, module)?)?;

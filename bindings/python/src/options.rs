@@ -128,6 +128,7 @@ pub fn stored_options<'py>(
     dict.set_item("logged", options.get_logged())?;
     let compression = match options.get_compression() {
         Compression::None => "none",
+        Compression::Zstd => "zstd",
         _ => "lz4",
     };
     dict.set_item("compression", compression)?;
@@ -162,7 +163,10 @@ fn compression(value: &Bound<'_, PyAny>) -> Result<Compression> {
     match value.extract::<String>()?.as_str() {
         "lz4" => Ok(Compression::Lz4),
         "none" => Ok(Compression::None),
-        name => Err(invalid_argument(format!("compression is {name:?}, not \"lz4\" or \"none\""))),
+        "zstd" => Ok(Compression::Zstd),
+        name => Err(invalid_argument(format!(
+            "compression is {name:?}, not \"lz4\", \"zstd\" or \"none\""
+        ))),
     }
 }
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use siltstone::large_values::{BlobReader, BlobWriter, PendingBlob};
+use siltstone::large_values::{BlobReader, BlobWriter, PendingBlob, UnkeyedBlobWriter};
 use siltstone::{Error, ErrorKind};
 
 use crate::bytes::Bytes;
 use crate::commit::{Commit, durability};
-use crate::error::{Result, lock};
+use crate::error::{Result, invalid_argument, lock};
 use crate::held::Held;
 use crate::hooks::Outside;
 use crate::liveness::Liveness;
@@ -100,28 +100,76 @@ impl BlobSource {
     }
 }
 
+/// A writer of the engine, whose key was given at its begin, or is at its end.
+pub enum Stream {
+    Keyed(BlobWriter),
+    Unkeyed(UnkeyedBlobWriter),
+}
+
+impl Stream {
+    fn write_all(&mut self, data: &[u8]) -> std::io::Result<()> {
+        match self {
+            Stream::Keyed(writer) => writer.write_all(data),
+            Stream::Unkeyed(writer) => writer.write_all(data),
+        }
+    }
+
+    fn written(&self) -> u64 {
+        match self {
+            Stream::Keyed(writer) => writer.written(),
+            Stream::Unkeyed(writer) => writer.written(),
+        }
+    }
+
+    /// Refuses a second key, and an end without one.
+    fn check_key(&self, is_given: bool) -> Result<()> {
+        match (self, is_given) {
+            (Stream::Keyed(_), true) => Err(invalid_argument("the stream has a key already")),
+            (Stream::Unkeyed(_), false) => Err(invalid_argument("the stream has no key")),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A value that is written as a stream. It is in the database after the commit.
 #[pyclass(frozen, module = "siltstone")]
 pub struct ValueWriter {
     liveness: Liveness,
     /// `None` once it is committed, discarded or in a batch.
-    writer: Held<Mutex<Option<BlobWriter>>>,
+    writer: Held<Mutex<Option<Stream>>>,
 }
 
 impl ValueWriter {
     /// Of `writer`.
-    pub fn new(liveness: Liveness, writer: BlobWriter) -> ValueWriter {
+    pub fn new(liveness: Liveness, writer: Stream) -> ValueWriter {
         ValueWriter { liveness, writer: Held::new(Mutex::new(Some(writer))) }
     }
 
     /// Ends the stream, for a batch.
-    pub fn finish(&self, py: Python<'_>) -> Result<PendingBlob> {
+    pub fn finish(&self, py: Python<'_>, key: Option<&[u8]>) -> Result<PendingBlob> {
         self.liveness.check_process()?;
-        Ok(py.outside(|| self.take()?.finish())??)
+        py.outside(|| {
+            Ok(match self.take(key)? {
+                (Stream::Unkeyed(writer), Some(key)) => writer.finish(key)?,
+                (Stream::Keyed(writer), _) => writer.finish()?,
+                (Stream::Unkeyed(_), None) => return Err(closed("stream").into()),
+            })
+        })?
     }
 
-    fn take(&self) -> siltstone::Result<BlobWriter> {
-        lock(&self.writer).take().ok_or_else(|| closed("stream"))
+    /// The stream, for an end with this key. It stays if the key is not right.
+    fn take<'k>(&self, key: Option<&'k [u8]>) -> Result<(Stream, Option<&'k [u8]>)> {
+        let mut writer = lock(&self.writer);
+        writer.as_ref().ok_or_else(|| closed("stream"))?.check_key(key.is_some())?;
+        Ok((writer.take().ok_or_else(|| closed("stream"))?, key))
+    }
+
+    fn ended(&self, key: Option<&[u8]>, sync: bool) -> Result<siltstone::Commit> {
+        Ok(match self.take(key)? {
+            (Stream::Unkeyed(writer), Some(key)) => writer.commit(key, durability(sync))?,
+            (Stream::Keyed(writer), _) => writer.commit(durability(sync))?,
+            (Stream::Unkeyed(_), None) => return Err(closed("stream").into()),
+        })
     }
 }
 
@@ -143,16 +191,16 @@ impl ValueWriter {
     #[getter]
     fn written(&self, py: Python<'_>) -> Result<u64> {
         self.liveness.check_process()?;
-        let written = py.outside(|| lock(&self.writer).as_ref().map(BlobWriter::written))?;
+        let written = py.outside(|| lock(&self.writer).as_ref().map(Stream::written))?;
         Ok(written.ok_or_else(|| closed("stream"))?)
     }
 
     /// Commits the value.
-    #[pyo3(signature = (*, sync = false))]
-    fn commit(&self, py: Python<'_>, sync: bool) -> Result<Commit> {
+    #[pyo3(signature = (key = None, *, sync = false))]
+    fn commit(&self, py: Python<'_>, key: Option<Bytes<'_>>, sync: bool) -> Result<Commit> {
         self.liveness.check_process()?;
-        let commit = py.outside(|| self.take()?.commit(durability(sync)))??;
-        Ok(commit.into())
+        let key = key.as_ref().map(AsRef::as_ref);
+        Ok(py.outside(|| self.ended(key, sync))??.into())
     }
 
     /// Discards the value.
@@ -178,11 +226,13 @@ impl ValueWriter {
             return self.discard(py);
         }
         self.liveness.check_process()?;
-        // A stream that the block has committed or discarded itself is done.
         py.outside(|| {
-            let writer = lock(&self.writer).take();
-            writer.map(|writer| writer.commit(durability(false))).transpose()
-        })??;
-        Ok(())
+            // A stream that the block has committed or discarded itself is done.
+            let is_open = lock(&self.writer).is_some();
+            let ended = is_open.then(|| self.ended(None, false)).transpose();
+            // One that lacks its key is discarded.
+            drop(lock(&self.writer).take());
+            ended.map(|_| ())
+        })?
     }
 }

@@ -137,3 +137,31 @@ def test_large_values_are_compressed_on_request(db: siltstone.Db) -> None:
     stat = films.stat_value(b"film")
     assert stat is not None and stat["stored_len"] < 100_000
     assert films.get(b"film") == bytes(1_000_000)
+
+
+def test_a_stream_takes_its_key_at_its_end(db: siltstone.Db, films: siltstone.Partition) -> None:
+    writer = films.open_writer()
+    writer.write(DATA[:1_000_000])
+    with pytest.raises(siltstone.InvalidArgument, match="has no key"):
+        writer.commit()
+    # The refused end has lost nothing.
+    assert writer.written == 1_000_000
+    writer.write(DATA[1_000_000:])
+    assert writer.commit(b"late", sync=True).seq > 0
+    assert films.get(b"late") == DATA
+    names = db.partition("names")
+    with db.batch() as batch:
+        other = films.open_writer(length=3)
+        other.write(b"new")
+        batch.put_value(other, b"hash")
+        batch.put(names, b"film", b"hash")
+    assert films.get(b"hash") == b"new" and names.get(b"film") == b"hash"
+    keyed = films.open_writer(b"early")
+    with pytest.raises(siltstone.InvalidArgument, match="has a key already"):
+        keyed.commit(b"late")
+    keyed.commit()
+    with pytest.raises(siltstone.InvalidArgument, match="has no key"), films.open_writer() as lost:
+        lost.write(b"lost")
+    with pytest.raises(siltstone.Closed):
+        lost.commit(b"lost")
+    assert films.get(b"early") == b"" and films.get(b"lost") is None

@@ -96,7 +96,7 @@ def test_wrong_options_of_an_open(tmp_path: Path, options: dict[str, Any], error
     ("options", "error", "text"),
     [
         ({"compresion": "lz4"}, TypeError, 'a partition has no option "compresion"'),
-        ({"compression": "zip"}, siltstone.InvalidArgument, '"zip", not "lz4" or "none"'),
+        ({"compression": "zip"}, siltstone.InvalidArgument, '"zip", not "lz4", "zstd" or "none"'),
         ({"prefix_extractor": b"//"}, siltstone.InvalidArgument, "one byte"),
         ({"prefix_extractor": True}, siltstone.InvalidArgument, "one byte"),
         ({"fifo": True}, siltstone.InvalidArgument, "fifo"),

@@ -51,6 +51,7 @@ from ._options import (
     LargeValueOptions,
     OpenOptions,
     PartitionOptions,
+    RepairReport,
     ResourceOptions,
     ResourceUsage,
     TtlRule,
@@ -79,6 +80,7 @@ from ._siltstone import (
     ValueWriter,
     open,
     open_secondary,
+    repair,
 )
 from ._streams import ValueReader
 
@@ -129,6 +131,7 @@ __all__ = [
     "ReadOnly",
     "Reading",
     "ReservedKey",
+    "RepairReport",
     "ResourceOptions",
     "ResourceUsage",
     "Resources",
@@ -146,4 +149,5 @@ __all__ = [
     "WouldStall",
     "open",
     "open_secondary",
+    "repair",
 ]

@@ -6,7 +6,7 @@ of ``Options`` and ``PartitionOptions`` in the Rust documentation describe each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 if TYPE_CHECKING:
     # A dependency of type checkers alone. The one of the standard library is newer than the oldest Python.
@@ -168,8 +168,8 @@ class LargeValueOptions(TypedDict, total=False):
     garbage_permille: int
     #: Limit of the rate of these rewrites. Default: none.
     move_bytes_per_second: int
-    #: Compression of new values. Default: ``"none"``.
-    compression: Literal["lz4", "none"]
+    #: Compression of new values; ``"zstd"`` needs a build with the feature ``zstd``. Default: ``"none"``.
+    compression: Literal["lz4", "zstd", "none"]
 
 
 class TtlRule(TypedDict, total=False):
@@ -210,8 +210,8 @@ class PartitionOptions(TypedDict, total=False):
 
     #: Whether writes go to the log. Fixed when the partition is made. Default: True.
     logged: bool
-    #: Compression of the tables of the deep levels. Default: ``"lz4"``.
-    compression: Literal["lz4", "none"]
+    #: Compression of the tables of the deep levels; ``"zstd"`` needs a build with the feature ``zstd``. Default: ``"lz4"``.
+    compression: Literal["lz4", "zstd", "none"]
     #: Size beyond which a block is closed. Default: 4096.
     block_bytes: int
     #: Bits of the Bloom filter for each key. Default: 10.
@@ -258,6 +258,22 @@ class Lag(TypedDict):
     bytes: int | None
     #: The seconds since the last catch-up that found the partition complete.
     age: float | None
+
+
+class RepairReport(TypedDict):
+    """What a repair has found."""
+
+    #: Whether every key is what it was.
+    is_complete: bool
+    #: The entries of each partition of the new database.
+    partitions: dict[str, int]
+    #: Every damaged place: message, file, offset, partition, level, key and keys, as far as they are known.
+    damage: list[dict[str, Any]]
+    #: The keys that may be absent, have an older value, or be ones that were deleted: ``partition`` (None is all), ``keys``
+    #: (first and last, None is all), and ``why``.
+    doubtful: list[dict[str, Any]]
+    #: The damaged places that have their content again, each with its ``source``.
+    repaired: list[dict[str, Any]]
 
 
 class BackupInfo(TypedDict):

@@ -20,6 +20,7 @@ from ._options import (
     Lag,
     OpenOptions,
     PartitionOptions,
+    RepairReport,
     ResourceOptions,
     ResourceUsage,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "open",
     "open_secondary",
     "refuse_hooks",
+    "repair",
 ]
 
 _T = TypeVar("_T")
@@ -65,6 +67,12 @@ class _Reads(Protocol):
 
 class _Writes(Protocol):
     def write(self, data: bytes, /) -> int | None: ...
+
+def repair(
+    path: str | PathLike[str], into: str | PathLike[str], **options: Unpack[OpenOptions]
+) -> RepairReport:
+    """Write everything that can be read of the database in the folder ``path``, which is not changed, to a new one in the
+    folder ``into``, which must be empty. ``options`` supply the hooks that its partitions need."""
 
 def open(path: str | PathLike[str], **options: Unpack[OpenOptions]) -> Db:
     """Open the database in the folder ``path``, and make it if it does not exist.
@@ -335,9 +343,9 @@ class Partition:
     def open_value(self, key: Buffer) -> ValueReader | None:
         """Open the value of ``key`` as a file."""
 
-    def open_writer(self, key: Buffer, length: int | None = None) -> ValueWriter:
-        """Begin a value that is written in parts. The partition must keep large values.
-        ``length``, if it is known, saves space in chunk files."""
+    def open_writer(self, key: Buffer | None = None, length: int | None = None) -> ValueWriter:
+        """Begin a value that is written in parts. The partition must keep large values. Without a ``key`` the end of the
+        writer takes it. ``length``, if it is known, saves space in chunk files."""
 
     def put_stream(
         self, key: Buffer, source: _Reads, *, length: int | None = None, sync: bool = False
@@ -382,8 +390,8 @@ class Batch:
     def require(self, partition: Partition, key: Buffer, at_most: int) -> None:
         """Refuse the commit with ``Conflict`` if ``key`` was written after the sequence number ``at_most``."""
 
-    def put_value(self, writer: ValueWriter) -> None:
-        """Set the key of ``writer`` to what was written. Ends the stream."""
+    def put_value(self, writer: ValueWriter, key: Buffer | None = None) -> None:
+        """Set the key of ``writer``, or ``key`` if it has none, to what was written. Ends the stream."""
 
     def commit(self, *, sync: bool | None = None) -> Commit:
         """Commit the operations."""
@@ -980,8 +988,8 @@ class ValueWriter:
     def written(self) -> int:
         """The number of bytes that were written."""
 
-    def commit(self, *, sync: bool = False) -> Commit:
-        """Commit the value."""
+    def commit(self, key: Buffer | None = None, *, sync: bool = False) -> Commit:
+        """Commit the value, as that of ``key`` if the writer was opened without one."""
 
     def discard(self) -> None:
         """Discard the value."""

@@ -13,7 +13,7 @@ use crate::bytes::Bytes;
 use crate::commit::{Commit, durability};
 use crate::error::{Failure, Result};
 use crate::hooks::Outside;
-use crate::stream::{BlobSource, ValueWriter};
+use crate::stream::{BlobSource, Stream, ValueWriter};
 
 /// The bytes that one call of `read` asks for.
 const PIECE_BYTES: usize = 1 << 20;
@@ -43,15 +43,18 @@ impl Partition {
     }
 
     /// Begins a value that is written in parts.
-    #[pyo3(signature = (key, length = None))]
+    #[pyo3(signature = (key = None, length = None))]
     fn open_writer(
         &self,
         py: Python<'_>,
-        key: Bytes<'_>,
+        key: Option<Bytes<'_>>,
         length: Option<u64>,
     ) -> Result<ValueWriter> {
-        let key = key.as_ref();
-        let writer = py.outside(|| self.inner.put_stream(key, length))??;
+        let key = key.as_ref().map(AsRef::as_ref);
+        let writer = py.outside(|| match key {
+            Some(key) => self.inner.put_stream(key, length).map(Stream::Keyed),
+            None => self.inner.put_stream_unkeyed(length).map(Stream::Unkeyed),
+        })??;
         Ok(ValueWriter::new(self.liveness.clone(), writer))
     }
 
