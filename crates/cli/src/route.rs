@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(feature = "tls")]
-use server::NodeTls;
 use server::{Cluster, ClusterOptions, Maps, Nodes, Policy, Router, RouterOptions, Shards};
 
 use crate::output::{Failure, note};
@@ -93,8 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.parallel_bytes = args.parallel_bytes;
     #[cfg(feature = "tls")]
     {
-        let identity = args.identity.files();
-        options.tls = args.nodes_tls.options().map(|tls| NodeTls { identity, ..tls });
+        options.tls = args.identity.shown(&args.nodes_tls);
     }
     let listening = RouterOptions {
         listen: args.listen.clone(),

@@ -80,9 +80,19 @@ pub(crate) struct Args {
     /// File of users, one a line: NAME PASSWORD [read=PARTITION,...] [write=PARTITION,...]
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
+    /// File with NAME PASSWORD, with which a reader of a bucket asks the primary for its newest commit; the user needs no
+    /// rights
+    #[arg(long, value_name = "FILE")]
+    login: Option<PathBuf>,
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: crate::tls::PortArgs,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    nodes_tls: crate::tls::NodeArgs,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    identity: crate::tls::IdentityArgs,
     #[command(flatten)]
     limits: LimitArgs,
 }
@@ -197,9 +207,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.start_wait = Duration::from_secs(args.start_wait);
     options.users = users(args)?;
     options.limits = args.limits.limits();
+    options.login = args.login.as_ref().map(crate::route::login).transpose()?;
     #[cfg(feature = "tls")]
     {
         options.tls = args.tls.options();
+        options.nodes_tls = args.identity.shown(&args.nodes_tls);
     }
     let server = Server::start(place, role, options)?;
     let name = if role == Role::Primary { "primary" } else { "reader" };

@@ -111,8 +111,7 @@ fn mover(place: &Place) -> Result<Mover, Failure> {
     };
     #[cfg(feature = "tls")]
     {
-        let identity = place.identity.files();
-        options.tls = place.nodes_tls.options().map(|tls| server::NodeTls { identity, ..tls });
+        options.tls = place.identity.shown(&place.nodes_tls);
     }
     if place.verbose {
         options.on_step = Arc::new(|step| {

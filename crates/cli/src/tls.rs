@@ -52,7 +52,7 @@ impl NodeArgs {
     }
 }
 
-/// The certificate of a router.
+/// The certificate of a client of nodes: a router, a mover, or a reader.
 #[derive(Debug, clap::Args)]
 pub(crate) struct IdentityArgs {
     /// File of a certificate, as PEM, for nodes that ask for one
@@ -64,8 +64,10 @@ pub(crate) struct IdentityArgs {
 }
 
 impl IdentityArgs {
-    pub(crate) fn files(&self) -> Option<(PathBuf, PathBuf)> {
-        self.nodes_tls_cert.clone().zip(self.nodes_tls_key.clone())
+    /// TLS to nodes, to which this certificate is shown.
+    pub(crate) fn shown(&self, nodes: &NodeArgs) -> Option<NodeTls> {
+        let identity = self.nodes_tls_cert.clone().zip(self.nodes_tls_key.clone());
+        nodes.options().map(|tls| NodeTls { identity, ..tls })
     }
 }
 

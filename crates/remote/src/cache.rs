@@ -2,6 +2,7 @@
 //! chunk files that are not on the local disk, and for logs of readers. It is no copy of the database: what is evicted
 //! is got again.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use siltstone::{Error, Result};
+use siltstone::{Error, ErrorKind, Result};
 
 use self::ahead::BlocksAhead;
 use crate::bucket::Bucket;
@@ -24,6 +25,54 @@ const BLOCKS_PER_GET_MAX: u64 = 64;
 const RUNS_MAX: usize = 32;
 /// The part of a table that comes with its last block: Bloom filter and index, for entries of about 45 bytes or more.
 const TAIL_PART: u64 = 32;
+
+thread_local! {
+    /// Reads of this thread get nothing from the bucket.
+    static IS_FROM_MEMORY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, whose reads of a [`RemoteReader`](crate::RemoteReader) get no blocks from the bucket meanwhile: one that would is
+/// [`ErrorKind::WouldStall`]. For threads that must not wait for a network; a sync waits for it as before. Blocks may come from the
+/// disk of this machine.
+///
+/// # Examples
+/// ```
+/// use remote::{Remote, from_memory};
+/// use siltstone::ErrorKind;
+///
+/// # let folder = tempfile::tempdir()?;
+/// let remote = Remote::memory()?;
+/// let primary = remote.primary(folder.path())?;
+/// let db = primary.builder().open()?;
+/// db.partition("users")?.put("alice", "admin")?;
+/// db.flush()?;
+/// primary.ship()?;
+/// let users = remote.reader()?.secondary().open()?.partition("users")?;
+/// let missing = from_memory(|| users.get("alice")).unwrap_err();
+/// assert_eq!(missing.kind(), ErrorKind::WouldStall);
+/// assert_eq!(users.get("alice")?.as_deref(), Some(&b"admin"[..]));
+/// assert!(from_memory(|| users.get("alice"))?.is_some());
+/// # Ok::<(), siltstone::Error>(())
+/// ```
+pub fn from_memory<T>(work: impl FnOnce() -> T) -> T {
+    /// Also after a panic.
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            IS_FROM_MEMORY.set(self.0);
+        }
+    }
+    let _reset = Reset(IS_FROM_MEMORY.replace(true));
+    work()
+}
+
+/// Refuses a GET of a thread that must not wait.
+fn may_get(object: &str) -> Result<()> {
+    match IS_FROM_MEMORY.get() {
+        true => Err(Error::new(ErrorKind::WouldStall, format!("{object} is not in memory"))),
+        false => Ok(()),
+    }
+}
 
 /// Figures of a reader's caches, see [`RemoteReader::cache_figures`](crate::RemoteReader::cache_figures).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,6 +218,7 @@ impl ObjectCache {
     }
 
     fn get(&self, object: &str, range: Range<u64>) -> Result<Vec<u8>> {
+        may_get(object)?;
         let got = self.bucket.get_range(object, range)?;
         let Some(got) = got else {
             let missing = std::io::ErrorKind::NotFound.into();
@@ -273,6 +323,7 @@ impl ObjectCache {
                 number += 1;
                 continue;
             }
+            may_get(object)?;
             if self.ahead.wait_for(&(object.clone(), number)) {
                 continue;
             }

@@ -84,7 +84,7 @@ mod takeover;
 mod url;
 mod utc_time;
 
-pub use cache::CacheFigures;
+pub use cache::{CacheFigures, from_memory};
 pub use inventory::{Amount, BucketReport, BucketStatus, LeaseStatus, WrongObject};
 pub use numbered::NumberedObjects;
 pub use primary::Primary;

@@ -349,6 +349,28 @@ impl SecondaryPartition {
         self.followed.complete().seq
     }
 
+    /// Returns whether a read at [`Level::Session`] with this token needs no catch-up.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Target;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// users.sync(Target::Token(commit))?;
+    /// assert!(users.has(commit));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn has(&self, token: Commit) -> bool {
+        let complete = self.followed.complete();
+        // Numbers of two epochs cannot be compared: a later epoch may reuse those of lost commits.
+        complete.epoch == token.epoch && complete.seq >= token.seq
+    }
+
     /// Returns the distance of the partition from its primary.
     ///
     /// # Examples

@@ -33,6 +33,7 @@ pub(crate) enum Verb {
     ScidLast,
     ScidLevel,
     ScidMap,
+    ScidNewest,
     ScidPart,
     ScidParts,
     ScidPredictions,
@@ -84,7 +85,7 @@ const ONE_KEY: [i64; 3] = [1, 1, 1];
 const ALL_KEYS: [i64; 3] = [1, -1, 1];
 
 /// All commands, by name.
-pub(crate) const COMMANDS: [Spec; 44] = [
+pub(crate) const COMMANDS: [Spec; 45] = [
     spec("APPEND", Verb::Append, Kind::Change, 3, ONE_KEY),
     spec("AUTH", Verb::Auth, Kind::Connection, -2, NO_KEYS),
     spec("CLIENT", Verb::Client, Kind::Connection, -2, NO_KEYS),
@@ -115,6 +116,7 @@ pub(crate) const COMMANDS: [Spec; 44] = [
     spec("SCID.LAST", Verb::ScidLast, Kind::Connection, 1, NO_KEYS),
     spec("SCID.LEVEL", Verb::ScidLevel, Kind::Connection, -1, NO_KEYS),
     spec("SCID.MAP", Verb::ScidMap, Kind::Node, 1, NO_KEYS),
+    spec("SCID.NEWEST", Verb::ScidNewest, Kind::Connection, 2, NO_KEYS),
     spec("SCID.PART", Verb::ScidPart, Kind::Node, -5, ONE_KEY),
     spec("SCID.PARTS", Verb::ScidParts, Kind::Connection, 2, NO_KEYS),
     spec("SCID.PREDICTIONS", Verb::ScidPredictions, Kind::Connection, 1, NO_KEYS),

@@ -77,7 +77,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
         }
         match stream.try_read(connection.incoming.room()) {
             Ok(0) => return stream,
-            Ok(_) => {}
+            Ok(_) => connection.session.iter_mut().for_each(|session| session.newest = None),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
             Err(_) => return stream,
         }
@@ -308,7 +308,10 @@ impl Connection {
                 session.break_queue();
                 (find(&request[0]), Err(failure))
             }
-            None => execute(&self.shared, session, &request, Patience::MustNotWait),
+            None => match execute(&self.shared, session, &request, Patience::MustNotWait) {
+                (_, Err(Failure::NeedsNewest)) => again(&self.shared, session, &request).await,
+                done => done,
+            },
         };
         if matches!(outcome, Err(Failure::MayWait | Failure::Fenced)) {
             let Some(session) = self.session.take() else { return lost() };
@@ -366,6 +369,25 @@ impl Connection {
 /// The reply after a panic, which is a bug. The connection ends.
 fn lost() -> Reply {
     Reply::Error("ERR the command panicked; this is a bug of the server".into())
+}
+
+/// Runs a strong read of a reader of a bucket again, after a question to the primary.
+async fn again(
+    shared: &Shared,
+    session: &mut Session,
+    request: &[Bytes],
+) -> (Option<usize>, Result<Reply, Failure>) {
+    if let Some(primary) = shared.node.known_primary() {
+        // Of its own memory: most connections never need it.
+        session.newest = Box::pin(shared.newest.ask(&primary)).await;
+    }
+    if session.newest.is_none() {
+        return (find(&request[0]), Err(Failure::MayWait));
+    }
+    session.is_again = true;
+    let done = execute(shared, session, request, Patience::MustNotWait);
+    session.is_again = false;
+    done
 }
 
 /// The rest of a request, on a thread that may wait.

@@ -194,6 +194,7 @@ fn connection(
         }
         Verb::ScidLast => Ok(session.last()),
         Verb::ScidLevel => session.set_level(shared, arguments),
+        Verb::ScidNewest => scid::newest(shared, &arguments[0]),
         Verb::ScidParts => parts::announce(session, &arguments[0]),
         Verb::ScidPredictions => Ok(scid::predictions(shared.predictor.as_ref())),
         Verb::ScidToken => session.token(arguments),

@@ -15,6 +15,9 @@ pub(crate) enum Failure {
     Refused(Cow<'static, str>),
     /// Nothing was done: the command may wait, and is to run on a thread that may.
     MayWait,
+    /// As `MayWait`. With the newest commit of the primary, the command may be run again on this thread: a strong read of a reader
+    /// of a bucket.
+    NeedsNewest,
     /// Another process has taken the database over.
     Fenced,
 }
@@ -64,7 +67,9 @@ impl Failure {
             Failure::Engine(error) => {
                 Reply::Error(format!("{} {error}", word(error.kind())).into())
             }
-            Failure::MayWait => Reply::Error("ERR the command could not be run".into()),
+            Failure::MayWait | Failure::NeedsNewest => {
+                Reply::Error("ERR the command could not be run".into())
+            }
             Failure::Fenced => {
                 let text = "READONLY this server was taken over by another primary";
                 Reply::Error(text.into())

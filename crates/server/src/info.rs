@@ -8,6 +8,7 @@ use crate::commands::{COMMANDS, Kind, Spec, find};
 use crate::failure::{Failure, Patience};
 use crate::health;
 use crate::level::Token;
+use crate::node::Role;
 use crate::options::Acknowledge;
 use crate::predict::Predictor;
 use crate::reply::Reply;
@@ -41,6 +42,7 @@ pub(crate) fn info(
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),
         ("scid_health", health.unwrap_or_default()),
+        ("scid_database", database(shared)),
         ("scid_bucket", u8::from(!shared.node.serves_strong()).to_string()),
     ];
     for (name, value) in lines {
@@ -57,6 +59,17 @@ pub(crate) fn info(
         }
     }
     Ok(Reply::Text(out))
+}
+
+/// The identity of the database, as far as it is known.
+fn database(shared: &Shared) -> String {
+    match &*shared.node.role() {
+        Role::Primary(primary) => primary.database.clone(),
+        Role::Reader(_) => {
+            let known = shared.node.known_primary();
+            known.map(|known| known.database.clone()).unwrap_or_default()
+        }
+    }
 }
 
 /// `CONFIG GET pattern...`. The other forms are refused: options are those of the start.

@@ -146,6 +146,7 @@ pub(crate) fn text(shared: &Shared) -> String {
     }
     if let Some(calls) = shared.node.place.storage_calls() {
         calls.figures(&mut out);
+        shared.newest.figures(&mut out);
     }
     match &*shared.node.role() {
         Role::Primary(primary) => {

@@ -20,18 +20,20 @@ use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice};
 
 use crate::expiry::{self, Expiring};
 use crate::failure::{Failure, Patience};
+use crate::known_primary::{ADDRESS, KnownPrimary, database_of};
 use crate::place::{OpenPrimary, Place};
 use crate::shards::owner::{ENTRY, Owner, named};
 use crate::shards::record::Record;
 
-/// The partition in which a primary notes its address and its partitions with expiry; the key of the address.
+/// The partition in which a primary notes its address and its partitions with expiry.
 pub(crate) const NOTES: &str = "scid";
-const ADDRESS: &str = "primary";
 
 /// A primary: it reads and writes.
 pub(crate) struct Primary {
     pub(crate) db: Db,
     pub(crate) epoch: Epoch,
+    /// The identity of the database.
+    pub(crate) database: String,
     partitions: ArcSwap<HashMap<String, Partition>>,
     /// Those whose values begin with the time of their expiry: their stored rule says so. No other gets it while this
     /// primary lives.
@@ -50,7 +52,7 @@ pub(crate) struct Reader {
     partitions: ArcSwap<HashMap<String, SecondaryPartition>>,
     shard: Option<String>,
     /// The primary has a record of slots, or the server has the name of a shard.
-    is_shard: AtomicBool,
+    pub(crate) is_shard: AtomicBool,
     /// The last record, with its bytes.
     record: Mutex<Option<(Slice, Arc<Record>)>>,
 }
@@ -67,7 +69,7 @@ pub(crate) struct Node {
     pub(crate) place: Place,
     /// The address that a primary notes, and the last one that a reader has found.
     own_address: Option<String>,
-    primary_address: ArcSwapOption<String>,
+    known_primary: ArcSwapOption<KnownPrimary>,
     /// Partitions of the options, which a primary sets up.
     expiring: Expiring,
     large: Vec<String>,
@@ -140,7 +142,7 @@ impl Node {
             role: ArcSwap::from_pointee(role),
             place,
             own_address: address,
-            primary_address: ArcSwapOption::empty(),
+            known_primary: ArcSwapOption::empty(),
             expiring,
             large,
             shard,
@@ -201,7 +203,7 @@ impl Node {
     /// The caller has the turn.
     fn become_reader(&self) -> Result<()> {
         let reader = Reader::new(self.place.reader()?, self.shard.clone());
-        self.primary_address.store(None);
+        self.known_primary.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));
         Ok(())
     }
@@ -232,19 +234,22 @@ impl Node {
             Role::Reader(reader) => {
                 reader.secondary.sync(Target::Latest)?;
                 reader.learn()?;
-                let address =
-                    reader.secondary.partition(NOTES).and_then(|notes| notes.get(ADDRESS));
-                let address =
-                    address.ok().flatten().and_then(|it| String::from_utf8(it.to_vec()).ok());
-                self.primary_address.store(address.map(Arc::new));
+                let notes = reader.secondary.partition(NOTES).ok();
+                let known = notes.and_then(|notes| KnownPrimary::noted(&notes));
+                self.known_primary.store(known.map(Arc::new));
                 Ok(())
             }
         }
     }
 
+    /// The primary, as of the last sync of a reader.
+    pub(crate) fn known_primary(&self) -> Option<Arc<KnownPrimary>> {
+        self.known_primary.load_full()
+    }
+
     /// The refusal of a write by a reader.
     pub(crate) fn read_only(&self) -> Failure {
-        let text = match &*self.primary_address.load() {
+        let text = match self.known_primary().map(|known| known.address.clone()) {
             _ if self.is_promoting.load(Ordering::Relaxed) => {
                 "READONLY this server is becoming the primary; try again".to_owned()
             }
@@ -293,9 +298,10 @@ fn begin(
         notes.put_with(ADDRESS, address, Durability::Sync)?;
     }
     let epoch = db.transaction().commit(Durability::Os)?.epoch;
+    let database = database_of(&notes.walk()?);
     let partitions = ArcSwap::default();
     let proven = Mutex::new(None);
-    Ok(Primary { db, epoch, partitions, expiring, owner, proven, shipping })
+    Ok(Primary { db, epoch, database, partitions, expiring, owner, proven, shipping })
 }
 
 /// Gives a partition large values. One that has them, by a program or an earlier start, keeps its options.
@@ -415,6 +421,11 @@ impl Reader {
         }
     }
 
+    /// The partition, if a command has used it before.
+    pub(crate) fn known(&self, name: &str) -> Option<SecondaryPartition> {
+        self.partitions.load().get(name).cloned()
+    }
+
     /// Returns the slots of the primary at this level; `None` if it is no shard.
     pub(crate) fn record(&self, level: Level, wait: Duration) -> Result<Option<Arc<Record>>> {
         if !self.is_shard.load(Ordering::Relaxed) {
@@ -457,8 +468,8 @@ impl Reader {
 
     /// Returns the partition; `None` if the primary has made none.
     pub(crate) fn partition(&self, name: &str) -> Result<Option<SecondaryPartition>> {
-        if let Some(found) = self.partitions.load().get(name) {
-            return Ok(Some(found.clone()));
+        if let Some(found) = self.known(name) {
+            return Ok(Some(found));
         }
         let opened = self.secondary.partition(name);
         if opened.is_ok() {

@@ -136,6 +136,12 @@ pub struct Options {
     /// TLS on both ports. Default: none.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::tls::ServerTls>,
+    /// Name and password with which a reader of a bucket asks the primary for its newest commit; no rights are needed. Default:
+    /// none.
+    pub login: Option<(String, String)>,
+    /// TLS to the primary, for the same. Default: none.
+    #[cfg(feature = "tls")]
+    pub nodes_tls: Option<crate::tls::NodeTls>,
     /// Users and their rights. Default: no password is needed.
     pub users: Users,
     /// Bounds.
@@ -164,6 +170,9 @@ impl Default for Options {
             start_wait: Duration::ZERO,
             #[cfg(feature = "tls")]
             tls: None,
+            login: None,
+            #[cfg(feature = "tls")]
+            nodes_tls: None,
             users: Users::default(),
             limits: Limits::default(),
             threads: None,

@@ -1,9 +1,12 @@
 //! [`read`]: a read of one partition at its level, on a primary or on a reader.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone::secondary::{Level, OnUnmet, ReadOptions, Target};
+use remote::from_memory;
+use siltstone::large_values::ReadBlobs;
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Target};
 use siltstone::{Commit, ErrorKind, Result as EngineResult};
 
 use crate::expiry::is_timed;
@@ -61,7 +64,7 @@ pub(crate) fn read(
             // One more would leave the other work no thread. It catches up, and waits for nothing.
             let place = may_wait.then(|| shared.waiting.try_acquire().ok()).flatten();
             let wait = place.as_ref().map_or(Duration::ZERO, |_| shared.options.wait);
-            let terms = Terms { level, may_weaken, wait };
+            let terms = Terms { level, may_weaken, wait, newest: session.newest };
             owned_by_reader(shared, session, reader, wish, terms, &mut work)?
         }
     };
@@ -84,7 +87,8 @@ pub(crate) fn predicted(
     let given = session.given_level(shared);
     let is_open = given.is_none() && asked.named().is_none();
     // The read runs again on another thread, and counts once.
-    let again = session.prediction.filter(|it| patience == Patience::MayWait && it.key == hash);
+    let runs_again = patience == Patience::MayWait || session.is_again;
+    let again = session.prediction.filter(|it| runs_again && it.key == hash);
     match again {
         Some(prediction) => Some(prediction.level).filter(|_| is_open),
         None => predictor.consider(&mut session.prediction, asked, given, hash),
@@ -124,6 +128,18 @@ struct Terms {
     /// A weaker level is better than none.
     may_weaken: bool,
     wait: Duration,
+    /// The newest commit of the primary after the begin of the read.
+    newest: Option<Commit>,
+}
+
+impl Terms {
+    /// The level of the engine: with the newest commit, level 1 is level 3.
+    fn of_read(self) -> Level {
+        match self.level {
+            Level::Strong => self.newest.map_or(Level::Strong, Level::Session),
+            level => level,
+        }
+    }
 }
 
 /// As [`of_reader`], on slots that the shard owned as of the read.
@@ -135,13 +151,13 @@ fn owned_by_reader(
     mut terms: Terms,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
-    let Some(mut used) = reader.record(Level::Eventual, Duration::ZERO)? else {
-        return of_reader(shared, session, reader, wish, terms, None, work);
-    };
-    if wish.patience == Patience::MustNotWait {
+    if reader.is_shard.load(Ordering::Relaxed) && wish.patience == Patience::MustNotWait {
         // It looks at two partitions, and may read again.
         return Err(Failure::MayWait);
     }
+    let Some(mut used) = reader.record(Level::Eventual, Duration::ZERO)? else {
+        return of_reader(shared, session, reader, wish, terms, None, work);
+    };
     for _ in 0..ATTEMPTS {
         let is_known = reader.partition(&session.partition)?.is_some();
         let owned = Some(used.clone());
@@ -260,43 +276,36 @@ fn of_reader(
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
     let may_wait = wish.patience == Patience::MayWait;
-    // A bucket is asked over the network.
     if shared.node.place.is_bucket() && !may_wait {
-        return Err(Failure::MayWait);
+        return of_memory(shared, session, reader, wish, terms, owned, work);
     }
-    let Terms { level, may_weaken, wait } = terms;
-    let on_unmet = if may_weaken && may_wait { OnUnmet::Weaker } else { OnUnmet::Error };
+    let Terms { may_weaken, .. } = terms;
+    let level = terms.of_read();
+    let has_newest = level != terms.level;
+    // The bucket has the newest commit. Without it the read looks for itself.
+    let wait = if has_newest { Duration::ZERO } else { terms.wait };
+    let may_be_weaker = may_weaken && may_wait && !has_newest;
+    let on_unmet = if may_be_weaker { OnUnmet::Weaker } else { OnUnmet::Error };
     let options = ReadOptions::new(level).wait(wait).on_unmet(on_unmet);
-    let may_stream = !wish.is_many;
-    let value_bytes_max = shared.options.limits.reply_bytes;
-    let known = reader.partition(&session.partition)?;
-    let Some(partition) = known else {
+    let Some(partition) = reader.partition(&session.partition)? else {
+        let may_stream = !wish.is_many;
+        let value_bytes_max = shared.options.limits.reply_bytes;
         let source = Source::Nothing;
         let mut view = View { source, expiry: None, owned, may_stream, value_bytes_max };
         let reply = work(&mut view)?;
         let as_of = session.token.unwrap_or_else(|| shared.node.latest());
-        let level = number_of(level);
+        let level = number_of(terms.level);
         return Ok((reply, Served { level, as_of, is_primary: false, has_partition: false }));
     };
     let read = partition.read_again(&options, |reading| {
-        let served = Served {
-            level: number_of(reading.served()),
-            as_of: reading.as_of(),
-            is_primary: false,
-            has_partition: true,
-        };
-        let mut view = View {
-            source: Source::Reading(reading),
-            // As of what is read: a primary may have given the rule since the last look.
-            expiry: shared.expiry(is_timed(&reading.filters())),
-            owned: owned.clone(),
-            may_stream,
-            value_bytes_max,
-        };
-        split(work(&mut view)).map(|done| done.map(|reply| (reply, served)))
+        split(at_reading(shared, wish, terms, reading, owned.clone(), work))
     });
     match read {
         Ok(done) => done,
+        Err(_) if has_newest => {
+            let looking = Terms { newest: None, ..terms };
+            of_reader(shared, session, reader, wish, looking, owned, work)
+        }
         // The commit of the token is lost. The read has not asked for it: its level was predicted.
         Err(error) if error.kind() == ErrorKind::SessionLost && may_weaken => {
             let eventual = Terms { level: Level::Eventual, ..terms };
@@ -306,6 +315,64 @@ fn of_reader(
         Err(_) if may_weaken && !may_wait => Err(Failure::MayWait),
         Err(error) => Err(error.into()),
     }
+}
+
+/// As [`of_reader`], on a thread that must not wait for a bucket: what is in memory, if that has the level.
+fn of_memory(
+    shared: &Shared,
+    session: &Session,
+    reader: &Reader,
+    wish: &Read<'_>,
+    terms: Terms,
+    owned: Option<Arc<Record>>,
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    let partition = reader.known(&session.partition).ok_or(Failure::MayWait)?;
+    let level = terms.of_read();
+    let is_there = match level {
+        Level::Strong => return Err(Failure::NeedsNewest),
+        Level::Session(token) => partition.has(token),
+        Level::Prefix => reader.secondary.cut().partition(&partition).is_some(),
+        Level::Eventual => true,
+        _ => false,
+    };
+    if !is_there {
+        return Err(Failure::MayWait);
+    }
+    let done = from_memory(|| {
+        let reading = partition.read(&ReadOptions::new(level).wait(Duration::ZERO))?;
+        // Other threads may read the parts of a large value.
+        if reading.point()?.value_store().is_some() {
+            return Err(Failure::MayWait);
+        }
+        at_reading(shared, wish, terms, &reading, owned, work)
+    });
+    done.map_err(|failure| if failure.is_refusal() { failure } else { Failure::MayWait })
+}
+
+/// Runs `work` on a state of a reader.
+fn at_reading(
+    shared: &Shared,
+    wish: &Read<'_>,
+    terms: Terms,
+    reading: &Reading,
+    owned: Option<Arc<Record>>,
+    work: &mut Work<'_>,
+) -> Result<(Reply, Served), Failure> {
+    // A session with the newest commit is as strong as the read that has asked for it.
+    let is_met = reading.served() == terms.of_read();
+    let level = number_of(if is_met { terms.level } else { reading.served() });
+    let as_of = reading.as_of();
+    let mut view = View {
+        source: Source::Reading(reading),
+        // As of what is read: a primary may have given the rule since the last look.
+        expiry: shared.expiry(is_timed(&reading.filters())),
+        owned,
+        may_stream: !wish.is_many,
+        value_bytes_max: shared.options.limits.reply_bytes,
+    };
+    let reply = work(&mut view)?;
+    Ok((reply, Served { level, as_of, is_primary: false, has_partition: true }))
 }
 
 /// The errors of the engine apart from the others: a read whose file was deleted is repeated.

@@ -164,6 +164,31 @@ pub(crate) fn predictions(predictor: Option<&Predictor>) -> Reply {
     predictor.map_or(Reply::Nil, Predictor::described)
 }
 
+/// `SCID.NEWEST database`: the newest commit of the primary of a bucket, for a reader. Waits for nothing. A strong read here that
+/// ended before the call has seen no later one.
+pub(crate) fn newest(shared: &Shared, database: &[u8]) -> Result<Reply, Failure> {
+    let role = shared.node.role();
+    let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
+    if primary.shipping.is_none() || !primary.serves_strong() {
+        return Err(Failure::fixed("UNSUPPORTED this primary has no read lease"));
+    }
+    if primary.database.as_bytes() != database {
+        return Err(Failure::fixed("UNSUPPORTED this server has another database"));
+    }
+    let newest = primary.begin_strong(Patience::MustNotWait).and_then(|_| {
+        let newest = primary.latest();
+        // After the look at the commit.
+        primary.confirm(None).map(|()| newest)
+    });
+    match newest {
+        Ok(newest) => Ok(Reply::text(Token(newest).to_string())),
+        Err(Failure::MayWait) => {
+            Err(Failure::fixed("NOTYET the lease is over, or the bucket lacks commits"))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// `SCID.SYNC [partition...]`: catches up, and returns the token that was reached.
 pub(crate) fn sync(
     shared: &Shared,
@@ -172,11 +197,10 @@ pub(crate) fn sync(
 ) -> Result<Reply, Failure> {
     let reached = match &*shared.node.role() {
         Role::Primary(primary) => {
+            primary.begin_strong(Patience::MayWait)?;
             let latest = primary.latest();
-            // After the look, so that the fence came after it.
-            if primary.is_fenced() {
-                return Err(Failure::Fenced);
-            }
+            // After the look, so that a fence, or the end of a lease, came after it.
+            shared.confirm(primary, true)?;
             latest
         }
         Role::Reader(reader) if arguments.is_empty() => reader.secondary.sync(Target::Latest)?,

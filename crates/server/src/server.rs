@@ -13,12 +13,14 @@ use crate::connection;
 use crate::expiry::Expiring;
 use crate::front::{self, Front};
 use crate::http;
+use crate::newest::Newest;
 use crate::node::{Node, NodeOptions};
 use crate::options::Options;
 use crate::place::Place;
+use crate::route::dialer::Dialer;
 use crate::shards::leftover::{Leftover, remove_leftover};
 use crate::shared::Shared;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, Connector};
 
 /// The role in which a server starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,11 @@ impl Server {
             let secondary = follower(&runtime, &place, &options)?;
             Node::following(place, secondary, of_node)?
         };
-        let shared = Arc::new(Shared::new(options, front, node, address));
+        let dialer = Dialer::new(connector(&options)?);
+        let login = options.login.clone();
+        let mut shared = Shared::new(options, front, node, address);
+        shared.newest = Newest::new(dialer, login);
+        let shared = Arc::new(shared);
         let http_address = http.as_ref().map(front::local).transpose()?;
         let accepting = front::accept(shared.front.clone(), listener, {
             let shared = shared.clone();
@@ -136,6 +142,18 @@ fn acceptor(options: &Options) -> Result<Option<Acceptor>> {
 #[cfg(not(feature = "tls"))]
 #[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
 fn acceptor(_: &Options) -> Result<Option<Acceptor>> {
+    Ok(None)
+}
+
+#[cfg(feature = "tls")]
+fn connector(options: &Options) -> Result<Option<Connector>> {
+    let tls = options.nodes_tls.clone();
+    tls.map(|tls| Connector::open(tls, options.clock.clone())).transpose()
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "it is as that of the feature")]
+fn connector(_: &Options) -> Result<Option<Connector>> {
     Ok(None)
 }
 

@@ -67,6 +67,10 @@ pub(crate) struct Session {
     /// The newest commit that is not yet durable.
     pub(crate) pending: Option<Commit>,
     pub(crate) last: Option<Served>,
+    /// The newest commit of the primary at a moment after all requests had come that are not answered.
+    pub(crate) newest: Option<Commit>,
+    /// The request runs for the second time on this thread.
+    pub(crate) is_again: bool,
     /// The histograms of the partition.
     latencies: Known,
     /// The last prediction.
@@ -100,6 +104,8 @@ impl Session {
             is_token_lost: false,
             pending: None,
             last: None,
+            newest: None,
+            is_again: false,
             latencies: Known::default(),
             prediction: None,
             queue: None,

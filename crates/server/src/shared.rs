@@ -12,9 +12,11 @@ use crate::front::{Front, WAITING_READS};
 use crate::health::{Reason, reasons};
 use crate::keys::Reached;
 use crate::metrics::Metrics;
+use crate::newest::Newest;
 use crate::node::{Node, Primary};
 use crate::options::Options;
 use crate::predict::Predictor;
+use crate::route::dialer::Dialer;
 
 /// The parts of a server that all connections use.
 pub(crate) struct Shared {
@@ -25,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) predictor: Option<Predictor>,
     pub(crate) front: Arc<Front>,
     pub(crate) address: std::net::SocketAddr,
+    /// The questions of a reader of a bucket to its primary.
+    pub(crate) newest: Newest,
     /// One permit for each read that may wait: at a reader for the primary, at the primary of a bucket for the bucket.
     pub(crate) waiting: Semaphore,
     /// The last look at the health of the database, and its time.
@@ -47,7 +51,19 @@ impl Shared {
         let metrics = Metrics::default();
         let health = Mutex::new(None);
         let waiting = Semaphore::new(WAITING_READS);
-        Shared { options, node, cursors, metrics, predictor, front, address, waiting, health }
+        let newest = Newest::new(Dialer::new(None), None);
+        Shared {
+            options,
+            node,
+            cursors,
+            metrics,
+            predictor,
+            front,
+            address,
+            newest,
+            waiting,
+            health,
+        }
     }
 
     /// The last look at the health of the database, if it is new enough. Does not wait.

@@ -95,18 +95,18 @@ impl Run {
         None
     }
 
-    /// Writes the replies of its first requests to `out`, until that has `output_bytes`. Returns their number, 0 if they have to
-    /// run one by one, and whether they are errors.
+    /// Writes the replies of its first requests to `out`, until that has `output_bytes`. Returns their number, and whether they are
+    /// errors. After a failure the requests have to run one by one.
     fn answer(
         &self,
         shared: &Shared,
         session: &mut Session,
         out: &mut BytesMut,
         output_bytes: usize,
-    ) -> (usize, bool) {
+    ) -> Result<(usize, bool), Failure> {
         match self.of_many.verb {
             Verb::MSet => self.set(shared, session, out),
-            _ => (self.get(shared, session, out, output_bytes), false),
+            _ => self.get(shared, session, out, output_bytes).map(|done| (done, false)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Run {
         session: &mut Session,
         out: &mut BytesMut,
         output_bytes: usize,
-    ) -> usize {
+    ) -> Result<usize, Failure> {
         // One moment is not promised, so a snapshot is not needed.
         let keys = Keys::Of(self.of_many, &self.arguments);
         let patience = Patience::MustNotWait;
@@ -134,28 +134,34 @@ impl Run {
             })?;
             Ok(Reply::OK)
         });
-        if read.is_err() {
+        if let Err(failure) = read {
             out.truncate(begin);
-            return 0;
+            return Err(failure);
         }
         if let Some(last) = session.last {
             // The read has counted itself.
             shared.metrics.served(last.level, done as u64 - 1);
         }
-        done
+        Ok(done)
     }
 
-    fn set(&self, shared: &Shared, session: &mut Session, out: &mut BytesMut) -> (usize, bool) {
+    fn set(
+        &self,
+        shared: &Shared,
+        session: &mut Session,
+        out: &mut BytesMut,
+    ) -> Result<(usize, bool), Failure> {
         let patience = Patience::MustNotWait;
         let done = change(shared, session, self.of_many, &self.arguments, patience);
-        let reply = match &done {
+        let are_errors = done.is_err();
+        let reply = match done {
             Ok(_) => Reply::OK,
-            Err(failure) if is_before_the_commit(failure) => return (0, false),
+            Err(failure) if is_before_the_commit(&failure) => return Err(failure),
             // Whether it was written is not known. To write it again could undo a write of another client.
             Err(failure) => failure.reply(),
         };
         (0..self.len()).for_each(|_| reply.write(out, session.is_resp3));
-        (self.len(), done.is_err())
+        Ok((self.len(), are_errors))
     }
 
     /// The requests after the first `done`, the last one first.
@@ -204,12 +210,17 @@ impl Connection {
             }
         }
         let mut done = 0;
+        let mut alone = run.len() - 1;
         if run.len() > 1 {
             let begun = self.now.take().unwrap_or_else(|| self.shared.options.clock.now());
             let output_bytes = self.shared.options.limits.output_bytes;
-            let (count, are_errors) = run.answer(&self.shared, session, out, output_bytes);
-            done = count;
-            if done > 0 {
+            let answered = run.answer(&self.shared, session, out, output_bytes);
+            // The question to the primary that the first one asks is for all of them.
+            if matches!(answered, Err(Failure::NeedsNewest)) {
+                alone = 0;
+            }
+            if let Ok((count, are_errors)) = answered {
+                done = count;
                 let now = self.shared.options.clock.now();
                 self.now = Some(now);
                 let took = now.saturating_sub(begun);
@@ -219,14 +230,13 @@ impl Connection {
                 }
             }
         }
-        let all = run.len();
         for request in run.into_rest(done) {
             self.ahead.push_front(Next::Request(request));
         }
         if done > 0 {
             return Ok(done);
         }
-        self.alone = all - 1;
+        self.alone = alone;
         match self.ahead.pop_front() {
             Some(Next::Request(request)) => Err(request),
             _ => Ok(0),
@@ -238,7 +248,7 @@ impl Connection {
 /// primary is without it.
 fn is_before_the_commit(failure: &Failure) -> bool {
     match failure {
-        Failure::Refused(_) | Failure::MayWait | Failure::Fenced => true,
+        Failure::Refused(_) | Failure::MayWait | Failure::NeedsNewest | Failure::Fenced => true,
         Failure::Engine(error) => matches!(
             error.kind(),
             ErrorKind::LimitExceeded | ErrorKind::ReservedKey | ErrorKind::InvalidArgument

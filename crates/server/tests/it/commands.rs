@@ -67,7 +67,7 @@ fn tools_find_what_they_ask_for() {
             ("CONFIG GET save", "[save ]"),
             ("CONFIG GET appendonly", "[appendonly yes]"),
             ("CONFIG SET save x", "-ERR CONFIG SET is not supported~"),
-            ("COMMAND COUNT", "44"),
+            ("COMMAND COUNT", "45"),
             ("COMMAND DOCS", "[]"),
             ("COMMAND INFO get nothing", "[[get 2 [readonly] 1 1 1] nil]"),
             ("LPUSH a b", "-ERR unknown command 'LPUSH': this server does not support it"),

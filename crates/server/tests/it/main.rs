@@ -13,6 +13,7 @@ mod linear;
 mod model;
 mod model_state;
 mod network;
+mod newest;
 mod operations;
 mod pages;
 mod parallel;

@@ -4,8 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::Duration;
 
@@ -49,17 +49,30 @@ impl LinkModes {
 pub(crate) struct Link {
     pub(crate) address: SocketAddr,
     pub(crate) modes: Arc<LinkModes>,
+    server: Arc<OnceLock<SocketAddr>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Link {
     pub(crate) fn new(server: SocketAddr) -> Link {
+        let link = Link::unled();
+        link.lead_to(server);
+        link
+    }
+
+    /// A proxy whose server is not there yet.
+    pub(crate) fn unled() -> Link {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let modes = Arc::<LinkModes>::default();
-        let state = modes.clone();
-        let thread = spawn(move || accept(&listener, server, &state));
-        Link { address, modes, thread: Some(thread) }
+        let server = Arc::<OnceLock<SocketAddr>>::default();
+        let accepting = (server.clone(), modes.clone());
+        let thread = spawn(move || accept(&listener, &accepting.0, &accepting.1));
+        Link { address, modes, server, thread: Some(thread) }
+    }
+
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        self.server.set(server).unwrap();
     }
 }
 
@@ -73,14 +86,15 @@ impl Drop for Link {
     }
 }
 
-fn accept(listener: &TcpListener, server: SocketAddr, state: &Arc<LinkModes>) {
+fn accept(listener: &TcpListener, server: &OnceLock<SocketAddr>, state: &Arc<LinkModes>) {
     for client in listener.incoming() {
         if state.is_ending.load(Ordering::SeqCst) {
             return;
         }
         let is_cut = [0, 1].iter().any(|direction| state.mode(*direction) == CUT);
         let Some(client) = client.ok().filter(|_| !is_cut) else { continue };
-        let Ok(server) = TcpStream::connect(server) else { continue };
+        let server = server.get().and_then(|server| TcpStream::connect(server).ok());
+        let Some(server) = server else { continue };
         let ends = [(client.try_clone(), server.try_clone()), (Ok(server), Ok(client))];
         for (direction, (from, to)) in ends.into_iter().enumerate() {
             let (Ok(from), Ok(to)) = (from, to) else { continue };

@@ -21,6 +21,7 @@ use crate::client::{Client, options, until};
 use crate::histories::checked;
 use crate::linear::now;
 use crate::network::{CUT, Caller, CutStore, DELAY, DROP, HOLD, Link, PASS};
+use crate::newest::database;
 
 const NODES: usize = 4;
 pub(crate) const THREADS: usize = 4;
@@ -59,10 +60,14 @@ impl Node {
     pub(crate) fn new(bucket: &Arc<dyn Store>, role: Role, shard: Option<&'static str>) -> Node {
         let store = CutStore::new(bucket.clone());
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { shard: shard.map(str::to_owned), ..options() };
+        let link = Link::unled();
+        // Readers ask it through the link, too.
+        let announce = Some(link.address.to_string());
+        let options = Options { shard: shard.map(str::to_owned), announce, ..options() };
         let server = start(store.clone(), folder.path(), role, options);
         let address = server.address();
-        Node { store, folder, server: Some(server), address, link: Link::new(address), shard }
+        link.lead_to(address);
+        Node { store, folder, server: Some(server), address, link, shard }
     }
 
     /// Ends the node, as a kill does: with its bucket cut off, so that nothing of it is stored any more.
@@ -78,7 +83,9 @@ impl Node {
             self.store.modes.set(PASS, PASS);
             let store = self.store.clone();
             let shard = self.shard.map(str::to_owned);
-            let options = Options { listen: self.address.to_string(), shard, ..options() };
+            let announce = Some(self.link.address.to_string());
+            let listen = self.address.to_string();
+            let options = Options { listen, announce, shard, ..options() };
             self.server = Some(start(store, self.folder.path(), Role::Reader, options));
         }
     }
@@ -448,13 +455,17 @@ fn zombie(has_stopped_clock: bool) -> Vec<Operation> {
     let new = start(CutStore::new(bucket), folders[1].path(), Role::Reader, options());
     let mut history = Vec::new();
     noted(&mut history, &old, "SET k 1", Some(RegisterCall::Write(1)));
-    assert_eq!(Client::new(&old).text("SET text a"), "OK");
+    let mut client = Client::new(&old);
+    assert_eq!(client.text("SET text a"), "OK");
+    let newest = format!("SCID.NEWEST {}", database(&mut client));
+    assert!(client.text(&newest).starts_with("1-"));
     store.modes.set(CUT, CUT);
     noted(&mut history, &new, "SCID.PROMOTE", None);
     noted(&mut history, &new, "SET k 2", Some(RegisterCall::Write(2)));
     noted(&mut history, &old, "SCID.GET k LEVEL 1", None);
+    // A reader would call what it has the newest state.
+    assert_eq!(client.text(&newest).starts_with("1-"), has_stopped_clock);
     // Commands that write nothing, but whose replies are what was read.
-    let mut client = Client::new(&old);
     for empty in ["DEL x y", "SET k 3 NX", "INCR text"] {
         let reply = client.text(empty);
         // On a slow machine the patience for the bucket ends before: then no command that may write is served at all.

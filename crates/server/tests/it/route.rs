@@ -56,7 +56,7 @@ fn requests_go_to_a_node_that_serves_them() {
             ("SCID.PROMOTE", "-ERR SCID.PROMOTE is for one node~"),
             ("EXEC", "-ERR EXEC without MULTI"),
             ("INFO", "# Server~"),
-            ("COMMAND COUNT", "44"),
+            ("COMMAND COUNT", "45"),
         ],
     );
     for (line, expected) in [

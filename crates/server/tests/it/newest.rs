@@ -1,0 +1,123 @@
+//! Strong reads of a reader of a bucket, which asks the primary for its newest commit.
+
+use std::time::Duration;
+
+use remote::Remote;
+use server::{Acknowledge, Options, Place, Role, Server, Users};
+
+use crate::client::{Client, options, until};
+use crate::commands::check;
+use crate::network::{HOLD, PASS};
+use crate::pages::get;
+use crate::partitions::Node;
+
+/// The identity of the database of a server.
+pub(crate) fn database(client: &mut Client) -> String {
+    let info = client.text("INFO");
+    let mut lines = info.lines().filter_map(|line| line.strip_prefix("scid_database:"));
+    lines.next().unwrap().to_owned()
+}
+
+fn follows(client: &mut Client) {
+    until("the reader knows its primary", || client.text("SET x 1").contains("the primary is at"));
+}
+
+/// The bucket of the reader answers nothing for a time.
+#[test]
+fn a_read_of_a_reader_that_has_the_newest_commit_waits_for_no_bucket() {
+    let bucket = Remote::memory().unwrap().store();
+    let [primary, reader] =
+        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None));
+    let mut writer = Client::at(primary.link.address);
+    let [mut client, mut late] = [(); 2].map(|()| Client::at(reader.link.address));
+    check(&mut writer, &[("SET a 1", "OK"), ("SET b 2", "OK")]);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);
+    follows(&mut client);
+    until("a sync of all partitions", || client.text("SCID.GET b LEVEL 4") == "2");
+    reader.store.modes.set(HOLD, HOLD);
+    for (level, token) in [("1", "[level 1~"), ("3", "[level 3~"), ("4", "[level 4~")] {
+        let read = format!("SCID.GET a LEVEL {level}");
+        check(&mut client, &[(&read, "1"), ("SCID.LAST", token)]);
+    }
+    check(&mut client, &[("GET b", "2"), ("SCID.LAST", "[level 1~"), ("SCID.LEVEL 5", "OK")]);
+    check(&mut client, &[("MGET a b", "[1 2]"), ("SCID.LAST", "[level 5~")]);
+    let lines = ["SCID.LEVEL 1", "GET a", "GET b", "GET c", "SCID.LAST"];
+    let replies = client.pipeline(&lines);
+    assert_eq!(replies[1..4], ["1", "2", "nil"]);
+    assert!(replies[4].starts_with("[level 1 "), "{replies:?}");
+    // It lacks a commit, which the bucket has.
+    check(&mut writer, &[("SET a 3", "OK")]);
+    check(&mut late, &[("SCID.GET a LEVEL 1", "-~")]);
+    reader.store.modes.set(PASS, PASS);
+    check(&mut late, &[("SCID.GET a LEVEL 1", "3"), ("SCID.LAST", "[level 1~")]);
+}
+
+#[test]
+fn a_reader_whose_primary_does_not_answer_looks_at_the_bucket() {
+    let bucket = Remote::memory().unwrap().store();
+    let [mut primary, reader] =
+        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None));
+    let mut client = Client::at(reader.link.address);
+    check(&mut Client::at(primary.link.address), &[("SET a 1", "OK")]);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);
+    follows(&mut client);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);
+    primary.link.modes.set(HOLD, HOLD);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
+    primary.kill();
+    check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
+}
+
+fn started(url: &str, folder: Option<&tempfile::TempDir>, role: Role, options: Options) -> Server {
+    let remote = Remote::url(url).unwrap().interval(Duration::from_millis(20));
+    let lease = if role == Role::Primary { options.wait } else { Duration::ZERO };
+    let folder = folder.map(|it| it.path().join("db"));
+    Server::start(Place::bucket(remote.read_lease(lease), folder), role, options).unwrap()
+}
+
+/// The outcomes of the questions of a reader.
+fn questions(reader: &Server, outcome: &str) -> u64 {
+    let text = get(reader.http_address().unwrap(), "/metrics");
+    let name = format!("siltstone_server_newest_questions_total{{outcome=\"{outcome}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reader_asks_a_primary_with_a_lease_and_as_a_user_that_it_knows() {
+    for (login, lease, expected) in [
+        (Some(("ann", "secret")), 60, "answered"),
+        (Some(("ann", "wrong")), 60, "failed"),
+        (None, 60, "failed"),
+        (Some(("ann", "secret")), 0, "failed"),
+    ] {
+        let [store, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let url = format!("file://{}", store.path().display());
+        let base = Options {
+            users: Users::parse("ann secret write=*").unwrap(),
+            acknowledge: Acknowledge::Sync,
+            wait: Duration::from_secs(lease),
+            ..options()
+        };
+        let primary = started(&url, Some(&folder), Role::Primary, base.clone());
+        let login = login.map(|(name, word)| (name.to_owned(), word.to_owned()));
+        let follow = Some(Duration::from_millis(20));
+        let http = Some("127.0.0.1:0".to_owned());
+        let wait = Duration::from_secs(60);
+        let reader =
+            started(&url, None, Role::Reader, Options { login, follow, http, wait, ..base });
+        let [mut writer, mut client] = [&primary, &reader].map(Client::new);
+        check(&mut writer, &[("AUTH ann secret", "OK"), ("SET a 1", "OK")]);
+        check(&mut client, &[("AUTH ann secret", "OK"), ("SCID.GET a LEVEL 1", "1")]);
+        follows(&mut client);
+        let answered = questions(&reader, expected);
+        // One that has failed rests for a second.
+        until("a question", || {
+            check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
+            questions(&reader, expected) > answered
+        });
+        check(&mut writer, &[("SCID.NEWEST 0", "-UNSUPPORTED~")]);
+        check(&mut client, &[("SCID.NEWEST 0", "-READONLY~")]);
+        reader.stop().unwrap();
+        primary.stop().unwrap();
+    }
+}
