@@ -96,7 +96,9 @@ impl Client {
                 queue.push_front(item);
                 break;
             }
-            self.raise_token(&self.cluster.views());
+            if self.floor.is_some() {
+                self.raise_token(&self.cluster.views());
+            }
             self.session.predict(self.cluster.predictor.as_ref(), &mut item);
             match self.session.way(&item) {
                 None => {
