@@ -77,7 +77,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut stream: Stream) -> Stream {
         }
         match stream.try_read(connection.incoming.room()) {
             Ok(0) => return stream,
-            Ok(_) => connection.session.iter_mut().for_each(|session| session.newest = None),
+            Ok(_) => connection.session.iter_mut().for_each(|session| session.forget_newest()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !is_last => continue,
             Err(_) => return stream,
         }
@@ -377,7 +377,8 @@ async fn again(
     session: &mut Session,
     request: &[Bytes],
 ) -> (Option<usize>, Result<Reply, Failure>) {
-    if let Some(primary) = shared.node.known_primary() {
+    if let Some(primary) = shared.node.known_primary.load_full().filter(|_| !session.has_asked) {
+        session.has_asked = true;
         // Of its own memory: most connections never need it.
         session.newest = Box::pin(shared.newest.ask(&primary)).await;
     }

@@ -42,7 +42,7 @@ pub(crate) fn info(
         ("# Replication\r\nrole", role.to_owned()),
         ("scid_token", Token(shared.node.latest()).to_string()),
         ("scid_health", health.unwrap_or_default()),
-        ("scid_database", database(shared)),
+        ("scid_run", run(shared)),
         ("scid_bucket", u8::from(!shared.node.serves_strong()).to_string()),
     ];
     for (name, value) in lines {
@@ -61,13 +61,13 @@ pub(crate) fn info(
     Ok(Reply::Text(out))
 }
 
-/// The identity of the database, as far as it is known.
-fn database(shared: &Shared) -> String {
+/// The identity of the run of the primary, as far as it is known.
+fn run(shared: &Shared) -> String {
     match &*shared.node.role() {
-        Role::Primary(primary) => primary.database.clone(),
+        Role::Primary(primary) => primary.run.clone(),
         Role::Reader(_) => {
-            let known = shared.node.known_primary();
-            known.map(|known| known.database.clone()).unwrap_or_default()
+            let known = shared.node.known_primary.load();
+            known.as_ref().and_then(|known| known.run.clone()).unwrap_or_default()
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! 1. An answer serves only reads that began before its question was sent.
-//! 2. A commit is the answer of a primary of this database that held the read lease after it had looked at its newest
+//! 2. A commit is the answer of the run that the database names, which held the read lease after it had looked at its newest
 //!    commit, which the bucket has. So it does not matter how old the address of the primary is.
 //! 3. Without an answer the read looks at the bucket. A primary that gives none is not asked again for [`REST`].
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone::Commit;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::exposition::{Exposition, count, value};
 use crate::known_primary::KnownPrimary;
@@ -20,10 +20,12 @@ use crate::level::Token;
 use crate::route::dialer::Dialer;
 use crate::route::link::{Link, text_of};
 
-/// The longest time for each step of a question: a look at the bucket takes about as long.
+/// The longest time of a question: a look at the bucket takes about as long.
 const ANSWER: Duration = Duration::from_millis(100);
 /// The time without questions after one that had no answer.
 const REST: Duration = Duration::from_secs(1);
+/// The same after a refusal: a put is on its way.
+const SHORT_REST: Duration = Duration::from_millis(10);
 
 /// The questions of a reader to the primary.
 pub(crate) struct Newest {
@@ -77,8 +79,12 @@ impl Newest {
         // A question that is given up leaves no answer, and no link whose next reply is of another question.
         turn.newest = None;
         let link = turn.link.take().filter(|link| link.address == primary.address);
-        match self.question(link, primary).await {
+        let asked = timeout(ANSWER, self.question(link, primary)).await;
+        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((link, newest)) => {
+                if newest.is_none() {
+                    turn.rests_until = Some(Instant::now() + SHORT_REST);
+                }
                 count(if newest.is_some() { &self.answered } else { &self.refused });
                 turn.newest = newest;
                 turn.link = Some(link);
@@ -95,14 +101,24 @@ impl Newest {
 
     async fn question(
         &self,
-        link: Option<Link>,
+        kept: Option<Link>,
         primary: &KnownPrimary,
     ) -> io::Result<(Link, Option<Commit>)> {
-        let mut link = match link {
-            Some(link) => link,
-            None => self.connected(&primary.address).await?,
+        let Some(run) = primary.run.as_ref().filter(|_| primary.has_host()) else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
         };
-        let reply = link.call(&["SCID.NEWEST", &primary.database]).await?;
+        let request = ["SCID.NEWEST", run];
+        // The primary may have ended a connection that was kept.
+        let mut answered = None;
+        if let Some(mut link) = kept {
+            answered = link.call(&request).await.ok().map(|reply| (link, reply));
+        }
+        if answered.is_none() {
+            let mut link = self.connected(&primary.address).await?;
+            let reply = link.call(&request).await?;
+            answered = Some((link, reply));
+        }
+        let Some((link, reply)) = answered else { return Err(io::ErrorKind::NotConnected.into()) };
         match Token::parse(text_of(&reply)) {
             Ok(Token(newest)) => Ok((link, Some(newest))),
             Err(_) if reply.starts_with(b"-NOTYET ") => Ok((link, None)),
@@ -137,7 +153,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    /// A read that asks, and the commit that it gets.
+    fn asking(newest: &Arc<Newest>, known: &Arc<KnownPrimary>) -> JoinHandle<u64> {
+        let newest = newest.clone();
+        let known = known.clone();
+        tokio::spawn(async move { newest.ask(&known).await.unwrap().seq.get() })
+    }
 
     /// The answer to a question that is on its way may be older than a write that was acknowledged before the read.
     #[test]
@@ -158,19 +183,14 @@ mod tests {
             count
         });
         let newest = Arc::new(Newest::new(Dialer::new(None), None));
-        let known = Arc::new(KnownPrimary { address, database: "d".to_owned() });
+        let known = Arc::new(KnownPrimary { address, run: Some("r".to_owned()) });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let seen = runtime.block_on(async {
-            let ask = || {
-                let newest = newest.clone();
-                let known = known.clone();
-                tokio::spawn(async move { newest.ask(&known).await.unwrap().seq.get() })
-            };
-            let first = ask();
+            let first = asking(&newest, &known);
             while is_asked.try_recv().is_err() {
                 tokio::task::yield_now().await;
             }
-            let later = [ask(), ask()];
+            let later = [(); 2].map(|()| asking(&newest, &known));
             // Each task runs until it waits.
             for _ in 0..10 {
                 tokio::task::yield_now().await;

@@ -20,7 +20,7 @@ use siltstone::{PartitionOptions, Readable, Result, SeqNo, Slice};
 
 use crate::expiry::{self, Expiring};
 use crate::failure::{Failure, Patience};
-use crate::known_primary::{ADDRESS, KnownPrimary, database_of};
+use crate::known_primary::{ADDRESS, KnownPrimary, RUN, random_run};
 use crate::place::{OpenPrimary, Place};
 use crate::shards::owner::{ENTRY, Owner, named};
 use crate::shards::record::Record;
@@ -32,8 +32,8 @@ pub(crate) const NOTES: &str = "scid";
 pub(crate) struct Primary {
     pub(crate) db: Db,
     pub(crate) epoch: Epoch,
-    /// The identity of the database.
-    pub(crate) database: String,
+    /// The identity of this run, as noted for readers.
+    pub(crate) run: String,
     partitions: ArcSwap<HashMap<String, Partition>>,
     /// Those whose values begin with the time of their expiry: their stored rule says so. No other gets it while this
     /// primary lives.
@@ -69,7 +69,7 @@ pub(crate) struct Node {
     pub(crate) place: Place,
     /// The address that a primary notes, and the last one that a reader has found.
     own_address: Option<String>,
-    known_primary: ArcSwapOption<KnownPrimary>,
+    pub(crate) known_primary: ArcSwapOption<KnownPrimary>,
     /// Partitions of the options, which a primary sets up.
     expiring: Expiring,
     large: Vec<String>,
@@ -242,14 +242,9 @@ impl Node {
         }
     }
 
-    /// The primary, as of the last sync of a reader.
-    pub(crate) fn known_primary(&self) -> Option<Arc<KnownPrimary>> {
-        self.known_primary.load_full()
-    }
-
     /// The refusal of a write by a reader.
     pub(crate) fn read_only(&self) -> Failure {
-        let text = match self.known_primary().map(|known| known.address.clone()) {
+        let text = match self.known_primary.load().as_ref().map(|known| &known.address) {
             _ if self.is_promoting.load(Ordering::Relaxed) => {
                 "READONLY this server is becoming the primary; try again".to_owned()
             }
@@ -293,15 +288,20 @@ fn begin(
     let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
     let expiring = expiry::attach(&db, &notes, expiring, large)?;
     large.iter().try_for_each(|name| set_up_large(&db, name))?;
+    let run = random_run();
     let noted = notes.get(ADDRESS)?;
-    if let Some(address) = address.filter(|it| noted.as_deref() != Some(it.as_bytes())) {
-        notes.put_with(ADDRESS, address, Durability::Sync)?;
+    // Readers of a folder do not ask.
+    let is_asked = shipping.is_some();
+    if let Some(address) = address.filter(|it| is_asked || noted.as_deref() != Some(it.as_bytes()))
+    {
+        let mut batch = db.batch();
+        batch.of(&notes).put(ADDRESS, address).put(RUN, &run);
+        batch.commit(Durability::Sync)?;
     }
     let epoch = db.transaction().commit(Durability::Os)?.epoch;
-    let database = database_of(&notes.walk()?);
     let partitions = ArcSwap::default();
     let proven = Mutex::new(None);
-    Ok(Primary { db, epoch, database, partitions, expiring, owner, proven, shipping })
+    Ok(Primary { db, epoch, run, partitions, expiring, owner, proven, shipping })
 }
 
 /// Gives a partition large values. One that has them, by a program or an earlier start, keeps its options.

@@ -11,7 +11,7 @@ use siltstone::{Commit, ErrorKind, Result as EngineResult};
 
 use crate::expiry::is_timed;
 use crate::failure::{Failure, Patience};
-use crate::level::{Asked, Served, number_of};
+use crate::level::{Asked, Served, newer, number_of};
 use crate::node::{Primary, Reader, Role};
 use crate::predict::KeyHash;
 use crate::reply::Reply;
@@ -64,7 +64,8 @@ pub(crate) fn read(
             // One more would leave the other work no thread. It catches up, and waits for nothing.
             let place = may_wait.then(|| shared.waiting.try_acquire().ok()).flatten();
             let wait = place.as_ref().map_or(Duration::ZERO, |_| shared.options.wait);
-            let terms = Terms { level, may_weaken, wait, newest: session.newest };
+            let newest = session.newest.and_then(|newest| newer(session.token, newest));
+            let terms = Terms { level, may_weaken, wait, newest };
             owned_by_reader(shared, session, reader, wish, terms, &mut work)?
         }
     };
@@ -298,7 +299,10 @@ fn of_reader(
         return Ok((reply, Served { level, as_of, is_primary: false, has_partition: false }));
     };
     let read = partition.read_again(&options, |reading| {
-        split(at_reading(shared, wish, terms, reading, owned.clone(), work))
+        // With the newest commit level 3 is as strong as the read that has asked for it.
+        let is_met = reading.served() == level;
+        let number = number_of(if is_met { terms.level } else { reading.served() });
+        split(at_reading(shared, wish, number, reading, owned.clone(), work))
     });
     match read {
         Ok(done) => done,
@@ -339,13 +343,15 @@ fn of_memory(
     if !is_there {
         return Err(Failure::MayWait);
     }
+    // What has the token keeps it. A read at level 3 would catch up if a later epoch has come meanwhile.
+    let read_at = if level == Level::Prefix { level } else { Level::Eventual };
     let done = from_memory(|| {
-        let reading = partition.read(&ReadOptions::new(level).wait(Duration::ZERO))?;
+        let reading = partition.read(&ReadOptions::new(read_at).wait(Duration::ZERO))?;
         // Other threads may read the parts of a large value.
         if reading.point()?.value_store().is_some() {
             return Err(Failure::MayWait);
         }
-        at_reading(shared, wish, terms, &reading, owned, work)
+        at_reading(shared, wish, number_of(terms.level), &reading, owned, work)
     });
     done.map_err(|failure| if failure.is_refusal() { failure } else { Failure::MayWait })
 }
@@ -354,14 +360,11 @@ fn of_memory(
 fn at_reading(
     shared: &Shared,
     wish: &Read<'_>,
-    terms: Terms,
+    level: u8,
     reading: &Reading,
     owned: Option<Arc<Record>>,
     work: &mut Work<'_>,
 ) -> Result<(Reply, Served), Failure> {
-    // A session with the newest commit is as strong as the read that has asked for it.
-    let is_met = reading.served() == terms.of_read();
-    let level = number_of(if is_met { terms.level } else { reading.served() });
     let as_of = reading.as_of();
     let mut view = View {
         source: Source::Reading(reading),

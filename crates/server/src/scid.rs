@@ -164,16 +164,16 @@ pub(crate) fn predictions(predictor: Option<&Predictor>) -> Reply {
     predictor.map_or(Reply::Nil, Predictor::described)
 }
 
-/// `SCID.NEWEST database`: the newest commit of the primary of a bucket, for a reader. Waits for nothing. A strong read here that
+/// `SCID.NEWEST run`: the newest commit of the primary of a bucket, for a reader. Waits for nothing. A strong read here that
 /// ended before the call has seen no later one.
-pub(crate) fn newest(shared: &Shared, database: &[u8]) -> Result<Reply, Failure> {
+pub(crate) fn newest(shared: &Shared, run: &[u8]) -> Result<Reply, Failure> {
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
     if primary.shipping.is_none() || !primary.serves_strong() {
         return Err(Failure::fixed("UNSUPPORTED this primary has no read lease"));
     }
-    if primary.database.as_bytes() != database {
-        return Err(Failure::fixed("UNSUPPORTED this server has another database"));
+    if primary.run.as_bytes() != run {
+        return Err(Failure::fixed("UNSUPPORTED the primary that was asked for is another one"));
     }
     let newest = primary.begin_strong(Patience::MustNotWait).and_then(|_| {
         let newest = primary.latest();

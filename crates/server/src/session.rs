@@ -69,6 +69,8 @@ pub(crate) struct Session {
     pub(crate) last: Option<Served>,
     /// The newest commit of the primary at a moment after all requests had come that are not answered.
     pub(crate) newest: Option<Commit>,
+    /// The primary was asked for it.
+    pub(crate) has_asked: bool,
     /// The request runs for the second time on this thread.
     pub(crate) is_again: bool,
     /// The histograms of the partition.
@@ -105,6 +107,7 @@ impl Session {
             pending: None,
             last: None,
             newest: None,
+            has_asked: false,
             is_again: false,
             latencies: Known::default(),
             prediction: None,
@@ -117,6 +120,12 @@ impl Session {
             held: None,
             ends: false,
         }
+    }
+
+    /// Notes that requests have come after the newest commit was asked for.
+    pub(crate) fn forget_newest(&mut self) {
+        self.newest = None;
+        self.has_asked = false;
     }
 
     /// Notes a commit of this connection.

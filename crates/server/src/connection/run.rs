@@ -216,7 +216,7 @@ impl Connection {
             let output_bytes = self.shared.options.limits.output_bytes;
             let answered = run.answer(&self.shared, session, out, output_bytes);
             // The question to the primary that the first one asks is for all of them.
-            if matches!(answered, Err(Failure::NeedsNewest)) {
+            if matches!(answered, Err(Failure::NeedsNewest)) && !session.has_asked {
                 alone = 0;
             }
             if let Ok((count, are_errors)) = answered {

@@ -137,7 +137,7 @@ fn the_notes_are_of_the_server() {
             ("MULTI", "OK"),
             ("MSET expires/default x a b", "-NOPERM~"),
             ("EXEC", "-EXECABORT~"),
-            ("DBSIZE", "1"),
+            ("DBSIZE", "2"),
         ],
     );
     server.stop().unwrap();

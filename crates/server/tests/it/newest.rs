@@ -11,10 +11,10 @@ use crate::network::{HOLD, PASS};
 use crate::pages::get;
 use crate::partitions::Node;
 
-/// The identity of the database of a server.
-pub(crate) fn database(client: &mut Client) -> String {
+/// The identity of the run of a primary.
+pub(crate) fn run(client: &mut Client) -> String {
     let info = client.text("INFO");
-    let mut lines = info.lines().filter_map(|line| line.strip_prefix("scid_database:"));
+    let mut lines = info.lines().filter_map(|line| line.strip_prefix("scid_run:"));
     lines.next().unwrap().to_owned()
 }
 
@@ -22,12 +22,15 @@ fn follows(client: &mut Client) {
     until("the reader knows its primary", || client.text("SET x 1").contains("the primary is at"));
 }
 
+/// A read lease that does not end within a test.
+const LONG: Duration = Duration::from_secs(60);
+
 /// The bucket of the reader answers nothing for a time.
 #[test]
 fn a_read_of_a_reader_that_has_the_newest_commit_waits_for_no_bucket() {
     let bucket = Remote::memory().unwrap().store();
     let [primary, reader] =
-        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None));
+        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None, LONG));
     let mut writer = Client::at(primary.link.address);
     let [mut client, mut late] = [(); 2].map(|()| Client::at(reader.link.address));
     check(&mut writer, &[("SET a 1", "OK"), ("SET b 2", "OK")]);
@@ -47,16 +50,18 @@ fn a_read_of_a_reader_that_has_the_newest_commit_waits_for_no_bucket() {
     assert!(replies[4].starts_with("[level 1 "), "{replies:?}");
     // It lacks a commit, which the bucket has.
     check(&mut writer, &[("SET a 3", "OK")]);
-    check(&mut late, &[("SCID.GET a LEVEL 1", "-~")]);
+    for client in [&mut client, &mut late] {
+        check(client, &[("SCID.GET a LEVEL 1", "-~")]);
+    }
     reader.store.modes.set(PASS, PASS);
-    check(&mut late, &[("SCID.GET a LEVEL 1", "3"), ("SCID.LAST", "[level 1~")]);
+    check(&mut client, &[("SCID.GET a LEVEL 1", "3"), ("SCID.LAST", "[level 1~")]);
 }
 
 #[test]
 fn a_reader_whose_primary_does_not_answer_looks_at_the_bucket() {
     let bucket = Remote::memory().unwrap().store();
     let [mut primary, reader] =
-        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None));
+        [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None, LONG));
     let mut client = Client::at(reader.link.address);
     check(&mut Client::at(primary.link.address), &[("SET a 1", "OK")]);
     check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);

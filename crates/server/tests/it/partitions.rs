@@ -21,7 +21,7 @@ use crate::client::{Client, options, until};
 use crate::histories::checked;
 use crate::linear::now;
 use crate::network::{CUT, Caller, CutStore, DELAY, DROP, HOLD, Link, PASS};
-use crate::newest::database;
+use crate::newest::run;
 
 const NODES: usize = 4;
 pub(crate) const THREADS: usize = 4;
@@ -43,12 +43,12 @@ pub(crate) struct Node {
     shard: Option<&'static str>,
 }
 
-fn start(store: Arc<CutStore>, folder: &Path, role: Role, options: Options) -> Server {
-    let remote = Remote::with_store(store).read_lease(LEASE).patience(LEASE);
-    start_on(remote.interval(Duration::from_millis(20)), folder, role, options)
+fn reached(store: Arc<CutStore>, lease: Duration) -> Remote {
+    let remote = Remote::with_store(store).read_lease(lease).patience(LEASE);
+    remote.interval(Duration::from_millis(20))
 }
 
-fn start_on(remote: Remote, folder: &Path, role: Role, mut options: Options) -> Server {
+fn start(remote: Remote, folder: &Path, role: Role, mut options: Options) -> Server {
     options.acknowledge = Acknowledge::Sync;
     options.limits = Limits { drain: Duration::ZERO, ..Limits::default() };
     options.follow = Some(Duration::from_millis(20));
@@ -57,14 +57,19 @@ fn start_on(remote: Remote, folder: &Path, role: Role, mut options: Options) -> 
 }
 
 impl Node {
-    pub(crate) fn new(bucket: &Arc<dyn Store>, role: Role, shard: Option<&'static str>) -> Node {
+    pub(crate) fn new(
+        bucket: &Arc<dyn Store>,
+        role: Role,
+        shard: Option<&'static str>,
+        lease: Duration,
+    ) -> Node {
         let store = CutStore::new(bucket.clone());
         let folder = tempfile::tempdir().unwrap();
         let link = Link::unled();
         // Readers ask it through the link, too.
         let announce = Some(link.address.to_string());
         let options = Options { shard: shard.map(str::to_owned), announce, ..options() };
-        let server = start(store.clone(), folder.path(), role, options);
+        let server = start(reached(store.clone(), lease), folder.path(), role, options);
         let address = server.address();
         link.lead_to(address);
         Node { store, folder, server: Some(server), address, link, shard }
@@ -81,12 +86,12 @@ impl Node {
         if self.server.is_none() {
             // A start that the bucket does not answer fails.
             self.store.modes.set(PASS, PASS);
-            let store = self.store.clone();
+            let remote = reached(self.store.clone(), LEASE);
             let shard = self.shard.map(str::to_owned);
             let announce = Some(self.link.address.to_string());
             let listen = self.address.to_string();
             let options = Options { listen, announce, shard, ..options() };
-            self.server = Some(start(store, self.folder.path(), Role::Reader, options));
+            self.server = Some(start(remote, self.folder.path(), Role::Reader, options));
         }
     }
 
@@ -305,7 +310,9 @@ fn round(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let bucket = Remote::memory().unwrap().store();
     let mut nodes: Vec<Node> = (0..NODES)
-        .map(|at| Node::new(&bucket, if at == 0 { Role::Primary } else { Role::Reader }, None))
+        .map(|at| {
+            Node::new(&bucket, if at == 0 { Role::Primary } else { Role::Reader }, None, LEASE)
+        })
         .collect();
     let listed = nodes.iter().map(|node| node.link.address.to_string()).collect();
     let mut options = ClusterOptions::new(Nodes::List(listed));
@@ -451,13 +458,14 @@ fn zombie(has_stopped_clock: bool) -> Vec<Operation> {
     if has_stopped_clock {
         remote = remote.timer(Arc::new(StoppedTimer(SystemClock::new(), Mutex::new(Rng::new(7)))));
     }
-    let old = start_on(remote, folders[0].path(), Role::Primary, options());
-    let new = start(CutStore::new(bucket), folders[1].path(), Role::Reader, options());
+    let old = start(remote, folders[0].path(), Role::Primary, options());
+    let new =
+        start(reached(CutStore::new(bucket), LEASE), folders[1].path(), Role::Reader, options());
     let mut history = Vec::new();
     noted(&mut history, &old, "SET k 1", Some(RegisterCall::Write(1)));
     let mut client = Client::new(&old);
     assert_eq!(client.text("SET text a"), "OK");
-    let newest = format!("SCID.NEWEST {}", database(&mut client));
+    let newest = format!("SCID.NEWEST {}", run(&mut client));
     assert!(client.text(&newest).starts_with("1-"));
     store.modes.set(CUT, CUT);
     noted(&mut history, &new, "SCID.PROMOTE", None);

@@ -40,7 +40,7 @@ impl ShardNodes {
     fn new(name: &'static str) -> ShardNodes {
         let bucket = Remote::memory().unwrap().store();
         let roles = (0..NODES).map(|at| if at == 0 { Role::Primary } else { Role::Reader });
-        let nodes = roles.map(|role| Node::new(&bucket, role, Some(name))).collect();
+        let nodes = roles.map(|role| Node::new(&bucket, role, Some(name), LEASE)).collect();
         ShardNodes { name, nodes }
     }
 
