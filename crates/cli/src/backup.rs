@@ -13,7 +13,7 @@ use crate::engine::Existing;
 use crate::exchange::note_unlogged;
 use crate::files::{builder, files};
 use crate::output::{Failure, Output};
-use crate::parts;
+use crate::{parts, progress};
 
 /// The subcommands of `backup`.
 #[derive(Debug, clap::Subcommand)]
@@ -148,6 +148,11 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
     let other = "a bucket has the history of its database: remote restore";
     needs_folder(&args.database, "backup create", other)?;
     let engine = args.pace.of(engine_in(&args.folder)?);
+    progress::end_at_interrupt(format!(
+        "siltstone: interrupted; the backups in {} stay as they are\n  \
+         the same command again uses what this one has copied",
+        args.folder.display()
+    ))?;
     // An open recovers what a dead writer has left. Next to a live one the files are read.
     let made = match Existing::open_alone_to_read(&args.database) {
         Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
@@ -227,6 +232,12 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     needs_folder(&args.database, "backup restore", "remote copies a database into a bucket")?;
     let engine = args.pace.of(engine_in(&args.folder)?);
+    progress::end_at_interrupt(format!(
+        "siltstone: interrupted; the backups in {} stay as they are, and {} is no database\n  \
+         remove that folder, and restore again",
+        args.folder.display(),
+        args.database.display()
+    ))?;
     let info = match args.id {
         Some(id) => engine.restore(id, &args.database)?,
         None => engine.restore_latest(&args.database)?,

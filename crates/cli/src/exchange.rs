@@ -153,6 +153,10 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         Format::Stream => Some(StreamFormat::Checked),
         Format::DbDump => Some(StreamFormat::BerkeleyText),
     };
+    progress::end_at_interrupt(format!(
+        "siltstone: interrupted; the export in {} is not complete, and is refused as a whole one",
+        args.folder.display()
+    ))?;
     if args.salvage {
         return export_salvaged(args, format, range);
     }

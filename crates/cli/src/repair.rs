@@ -33,6 +33,12 @@ pub(crate) struct Args {
 /// Makes a new database, and prints what is lost.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     needs_folder(&args.database, "repair", "remote restore makes a folder of a bucket")?;
+    progress::end_at_interrupt(format!(
+        "siltstone: interrupted; {} is not changed, and {} is no database\n  \
+         the same command begins again",
+        args.database.display(),
+        args.into.display()
+    ))?;
     let report = progress::during(
         "repairing",
         || progress::folder_bytes(&args.into),

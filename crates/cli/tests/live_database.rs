@@ -274,3 +274,49 @@ fn an_interrupted_checkpoint_says_what_is_left() {
     assert!(errors.contains("interrupted; db stays as it is"), "{errors}");
     check_interrupted(&db, &at.join("copy"));
 }
+
+/// The command ends by Ctrl-C, and says this.
+#[cfg(target_os = "linux")]
+fn check_end(at: &Path, args: &[&str], said: &str) {
+    let output = interrupt::interrupted(at, args, b"");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{args:?}: {errors}");
+    assert!(errors.contains(&format!("interrupted; {said}")), "{args:?}: {errors}");
+}
+
+#[cfg(target_os = "linux")]
+fn whole(at: &Path, args: &[&str]) {
+    let output = Command::new(SILTSTONE).current_dir(at).args(args).output();
+    assert!(output.is_ok_and(|it| it.status.success()), "{args:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn interrupted_copies_of_a_database_say_what_they_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    with_a_long_log(&at.join("db")).close().unwrap();
+    let slow = ["--rate", "1000"];
+    let create = ["backup", "create", "db", "backups"];
+    let restore = ["backup", "restore", "backups", "restored"];
+    let repair = ["repair", "db", "--into", "repaired"];
+    // More than a pipe holds, so that the export has not ended.
+    let export = ["export", "db", "-", "--format", "stream", "--all-partitions"];
+    check_end(at, &[&create[..], &slow].concat(), "the backups in backups stay as they are");
+    check_end(at, &export, "the export in - is not complete");
+    check_end(at, &repair, "db is not changed, and repaired is no database");
+    whole(at, &create);
+    check_end(
+        at,
+        &[&restore[..], &slow].concat(),
+        "the backups in backups stay as they are, and restored",
+    );
+    // The interrupt may come before the folder is made.
+    let _ = std::fs::remove_dir_all(at.join("restored"));
+    whole(at, &restore);
+    whole(at, &repair);
+    for copy in ["db", "restored", "repaired"] {
+        let counted = run(&in_users(at.join(copy).to_str().unwrap(), &["count"]));
+        assert_eq!(counted.stdout, b"40\n", "{copy}: {counted:?}");
+    }
+}
