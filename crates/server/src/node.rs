@@ -67,14 +67,9 @@ pub(crate) enum Role {
 pub(crate) struct Node {
     role: ArcSwap<Role>,
     pub(crate) place: Place,
-    /// The address that a primary notes, and the last one that a reader has found.
-    own_address: Option<String>,
+    /// The last primary that a reader has found.
     pub(crate) known_primary: ArcSwapOption<KnownPrimary>,
-    /// Partitions of the options, which a primary sets up.
-    expiring: Expiring,
-    large: Vec<String>,
-    /// The name of its shard, if it has one from the options.
-    shard: Option<String>,
+    options: NodeOptions,
     /// One change of the role at a time.
     turn: Mutex<()>,
     is_promoting: AtomicBool,
@@ -91,6 +86,8 @@ pub(crate) struct NodeOptions {
     pub(crate) large: Vec<String>,
     /// The name of its shard.
     pub(crate) shard: Option<String>,
+    /// The bytes a second that flushes and compactions of a primary write; 0 is no limit.
+    pub(crate) background_rate: u64,
 }
 
 impl NodeOptions {
@@ -116,9 +113,7 @@ impl Node {
             let secondary = place.reader()?;
             return Node::following(place, secondary, options);
         }
-        let NodeOptions { address, expiring, large, shard } = &options;
-        let primary =
-            begin(place.primary()?, address.as_deref(), expiring, large, shard.as_deref())?;
+        let primary = begin(place.primary()?, &options)?;
         Ok(Node::new(place, Role::Primary(primary), options))
     }
 
@@ -137,15 +132,11 @@ impl Node {
     }
 
     fn new(place: Place, role: Role, options: NodeOptions) -> Node {
-        let NodeOptions { address, expiring, large, shard } = options;
         Node {
             role: ArcSwap::from_pointee(role),
             place,
-            own_address: address,
             known_primary: ArcSwapOption::empty(),
-            expiring,
-            large,
-            shard,
+            options,
             turn: Mutex::new(()),
             is_promoting: AtomicBool::new(false),
         }
@@ -177,14 +168,12 @@ impl Node {
         let role = self.role();
         let Role::Reader(reader) = &*role else { return Ok(self.latest()) };
         // What the begin of a primary refuses is refused here: after the takeover there would be no primary.
-        check_shard(&reader.secondary, self.shard.as_deref())?;
-        expiry::check_reader(&reader.secondary, &self.expiring, &self.large, true)?;
+        let options = &self.options;
+        check_shard(&reader.secondary, options.shard.as_deref())?;
+        expiry::check_reader(&reader.secondary, &options.expiring, &options.large, true)?;
         self.is_promoting.store(true, Ordering::Relaxed);
         let opened = self.place.promote(&reader.secondary);
-        let begun = opened.and_then(|open| {
-            let name = self.shard.as_deref();
-            begin(open, self.own_address.as_deref(), &self.expiring, &self.large, name)
-        });
+        let begun = opened.and_then(|open| begin(open, options));
         self.is_promoting.store(false, Ordering::Relaxed);
         self.role.store(Arc::new(Role::Primary(begun?)));
         Ok(self.latest())
@@ -202,7 +191,7 @@ impl Node {
 
     /// The caller has the turn.
     fn become_reader(&self) -> Result<()> {
-        let reader = Reader::new(self.place.reader()?, self.shard.clone());
+        let reader = Reader::new(self.place.reader()?, self.options.shard.clone());
         self.known_primary.store(None);
         self.role.store(Arc::new(Role::Reader(reader)));
         Ok(())
@@ -276,22 +265,18 @@ fn check_shard(secondary: &Secondary, name: Option<&str>) -> Result<()> {
 }
 
 /// Begins to serve an open database as its primary.
-fn begin(
-    open: OpenPrimary,
-    address: Option<&str>,
-    expiring: &Expiring,
-    large: &[String],
-    shard: Option<&str>,
-) -> Result<Primary> {
+fn begin(open: OpenPrimary, options: &NodeOptions) -> Result<Primary> {
     let OpenPrimary { db, shipping } = open;
+    db.set_background_bytes_per_second(options.background_rate)?;
     let notes = db.partition(NOTES)?;
-    let owner = Owner::open(notes.clone(), shard)?.map(Box::new);
-    let expiring = expiry::attach(&db, &notes, expiring, large)?;
-    large.iter().try_for_each(|name| set_up_large(&db, name))?;
+    let owner = Owner::open(notes.clone(), options.shard.as_deref())?.map(Box::new);
+    let expiring = expiry::attach(&db, &notes, &options.expiring, &options.large)?;
+    options.large.iter().try_for_each(|name| set_up_large(&db, name))?;
     let run = random_run();
     let noted = notes.get(ADDRESS)?;
     // Readers of a folder do not ask.
     let is_asked = shipping.is_some();
+    let address = options.address.as_deref();
     if let Some(address) = address.filter(|it| is_asked || noted.as_deref() != Some(it.as_bytes()))
     {
         let mut batch = db.batch();

@@ -123,6 +123,10 @@ pub struct Options {
     /// `GETRANGE` and `SET` hold a piece of them, and no more. A partition gets this when a primary begins, and keeps it; those
     /// that a program has made so need not be here. Its entries cannot expire. Default: none.
     pub large_values: Vec<String>,
+    /// The bytes a second that flushes and compactions of a primary write together
+    /// ([`Db::set_background_bytes_per_second`](siltstone::Db::set_background_bytes_per_second)); a rate below the least of the
+    /// engine ends the start. Default: 0, no limit.
+    pub background_bytes_per_second: u64,
     /// The name of the shard to which this node belongs. The server refuses keys of slots that the shard does not own, so all
     /// of them before the first map. Default: none, unless the database has the slots of a shard.
     pub shard: Option<String>,
@@ -164,6 +168,7 @@ impl Default for Options {
             expiring: Vec::new(),
             expiring_stored: Vec::new(),
             large_values: Vec::new(),
+            background_bytes_per_second: 0,
             shard: None,
             follow: Some(Duration::from_secs(1)),
             wait: Duration::from_secs(1),

@@ -61,6 +61,7 @@ impl Server {
             },
             large: options.large_values.clone(),
             shard: options.shard.clone(),
+            background_rate: options.background_bytes_per_second,
         };
         // Before the wait of a reader.
         of_node.check()?;

@@ -51,6 +51,7 @@ fn server(fs: &MemFs, kind: u8, is_primary: bool, inline_bytes: usize) -> Arc<Sh
         expiring: Expiring { names: ["due".to_owned()].into(), ..Expiring::default() },
         large: vec!["large".to_owned()],
         shard: (kind & IS_SHARD != 0).then(|| "a".to_owned()),
+        background_rate: 0,
     };
     let place = Place::folder_on("/db", Arc::new(fs.clone()), Arc::new(SystemClock::new()));
     let node = Node::open(place, is_primary, of_node).expect("a database in memory opens");

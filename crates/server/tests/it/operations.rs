@@ -49,6 +49,30 @@ fn users_do_what_they_may() {
 }
 
 #[test]
+fn the_rate_of_background_writes_is_that_of_each_primary() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.http = Some("127.0.0.1:0".to_owned());
+    options.background_bytes_per_second = 1 << 20;
+    let server =
+        Server::start(Place::folder(folder.path()), Role::Primary, options.clone()).unwrap();
+    let follower =
+        Server::start(Place::folder(folder.path()), Role::Reader, options.clone()).unwrap();
+    let line = "\nsiltstone_background_rate_bytes 1048576\n";
+    let text = get(server.http_address().unwrap(), "/metrics");
+    assert!(text.contains(line), "{text}");
+    check(&mut Client::new(&follower), &[("SCID.PROMOTE", "~")]);
+    let text = get(follower.http_address().unwrap(), "/metrics");
+    assert!(text.contains(line), "{text}");
+    follower.stop().unwrap();
+    server.stop().unwrap();
+    options.background_bytes_per_second = 1;
+    let refused =
+        Server::start(Place::folder(folder.path()), Role::Primary, options).err().unwrap();
+    assert_eq!(refused.kind(), siltstone::ErrorKind::InvalidArgument, "{refused}");
+}
+
+#[test]
 fn figures_and_health_are_on_their_port() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options();
