@@ -287,9 +287,9 @@ impl ShippedFile {
     }
 
     /// Syncs the file. The shipper syncs only chunk files.
-    fn sync_by(&self, sync: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+    fn sync_by(&self, end: u64, sync: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
         match self.class {
-            FileClass::Chunk => self.synced.sync_by(sync),
+            FileClass::Chunk => self.synced.sync_by(end, sync),
             FileClass::Table | FileClass::Log => sync(self.file()),
         }
     }
@@ -399,8 +399,11 @@ impl File for ShippedFile {
 
     fn sync(&self) -> Result<()> {
         // A later append has a sync of its own, and other files have theirs. This one does not wait for puts of them.
-        let mark = self.end.lock().mark;
-        self.sync_by(File::sync)?;
+        let end = self.end.lock();
+        let mark = end.mark;
+        let at = end.at;
+        drop(end);
+        self.sync_by(at, File::sync)?;
         match self.class {
             FileClass::Table => self.put_table(),
             FileClass::Log | FileClass::Chunk => {
@@ -415,11 +418,14 @@ impl File for ShippedFile {
     }
 
     fn sync_locally(&self) -> Result<()> {
-        let owes_put = self.end.lock().owes_put;
+        let end = self.end.lock();
+        let owes_put = end.owes_put;
+        let at = end.at;
+        drop(end);
         if self.class == FileClass::Table || owes_put {
             return self.sync();
         }
-        self.sync_by(File::sync_locally)?;
+        self.sync_by(at, File::sync_locally)?;
         self.fs.shipper.check_writer()
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::fs::{File, is_out_of_handles};
 use parking_lot::Mutex;
@@ -18,15 +19,26 @@ pub(crate) struct SyncedFile {
     pub(crate) file: Arc<dyn File>,
     /// Held over a sync, so that none returns while another one fails.
     failure: Mutex<Option<Error>>,
+    /// The end of the bytes that a sync has made durable. Changed under the lock of the failure.
+    durable: AtomicU64,
 }
 
 impl SyncedFile {
     pub(crate) fn new(file: Arc<dyn File>) -> SyncedFile {
-        SyncedFile { file, failure: Mutex::new(None) }
+        SyncedFile { file, failure: Mutex::new(None), durable: AtomicU64::new(0) }
     }
 
-    /// Calls `sync`, which syncs the file.
-    pub(crate) fn sync_by(&self, sync: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+    /// The end of the bytes that a sync has made durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Calls `sync`, which syncs the file, with its bytes before `end`.
+    pub(crate) fn sync_by(
+        &self,
+        end: u64,
+        sync: impl FnOnce(&dyn File) -> Result<()>,
+    ) -> Result<()> {
         let mut failure = self.failure.lock();
         if let Some(error) = &*failure {
             return Err(error.clone());
@@ -36,7 +48,9 @@ impl SyncedFile {
             if !is_out_of_handles(error) {
                 *failure = Some(error.clone());
             }
-        })
+        })?;
+        self.durable.fetch_max(end, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -70,21 +84,17 @@ impl NotedChange {
     }
 }
 
-/// The changes as an object has them: in the place of the first range of each file are the pieces with all of them.
+/// The changes as an object has them: the first range of each file is the piece with all of them.
 pub(crate) fn stored_changes(
     changes: Vec<NotedChange>,
-    mut pieces: BTreeMap<String, Vec<ObjectPiece>>,
+    mut pieces: BTreeMap<String, ObjectPiece>,
 ) -> Vec<StoredChange> {
-    let mut stored = Vec::new();
-    for change in changes {
-        match change {
-            NotedChange::Whole(change) => stored.push(change),
-            NotedChange::Range { name, .. } => {
-                let pieces = pieces.remove(&name).unwrap_or_default().into_iter();
-                stored
-                    .extend(pieces.map(|piece| StoredChange::Piece { name: name.clone(), piece }));
-            }
+    let stored = changes.into_iter().filter_map(|change| match change {
+        NotedChange::Whole(change) => Some(change),
+        NotedChange::Range { name, .. } => {
+            let piece = pieces.remove(&name)?;
+            Some(StoredChange::Piece { name, piece })
         }
-    }
-    stored
+    });
+    stored.collect()
 }

@@ -393,7 +393,7 @@ impl Shipper {
     }
 
     /// Puts the ranges of chunk files among `changes`, those of one file together; returns their pieces.
-    fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, Vec<ObjectPiece>>> {
+    fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, ObjectPiece>> {
         let mut ranges: BTreeMap<&str, (Range<u64>, &SyncedFile)> = BTreeMap::new();
         for change in changes {
             if let NotedChange::Range { name, offset, len, file } = change {
@@ -401,13 +401,15 @@ impl Shipper {
                 range.0.end = offset + len;
             }
         }
-        let mut pieces: BTreeMap<String, Vec<ObjectPiece>> = BTreeMap::new();
+        let mut pieces = BTreeMap::new();
         for (name, (range, file)) in ranges {
-            let of_file = pieces.entry(name.to_owned()).or_default();
-            if let Err(error) = self.put_parts_of(name, range, file, of_file) {
-                // The next attempt puts all of them again.
-                self.note_vain(pieces.into_values().flatten().map(|it| it.object.to_string()));
-                return Err(error);
+            match self.put_part(name, range, file) {
+                Ok(piece) => pieces.extend(piece.map(|piece| (name.to_owned(), piece))),
+                Err(error) => {
+                    // The next attempt puts all of them again.
+                    self.note_vain(pieces.into_values().map(|piece| piece.object.to_string()));
+                    return Err(error);
+                }
             }
         }
         Ok(pieces)

@@ -41,34 +41,30 @@ impl Shipper {
         put
     }
 
-    /// Puts a range of a chunk file, and adds its pieces.
+    /// Puts a range of a chunk file; `None` if nothing of it may be put.
     ///
-    /// After a failed sync these are the parts that can still be read. Those that an earlier sync has covered are
-    /// acknowledged under [`Ack::Local`](crate::Ack::Local). Nothing that names the rest is: the sync of the owner
-    /// fails as well. A journal that waited for the rest would wait for ever.
+    /// After a failed sync this is the part that an earlier one has made durable, which is acknowledged under
+    /// [`Ack::Local`](crate::Ack::Local). Nothing that names the rest is: the sync of the owner fails as well. A journal
+    /// that waited for the rest would wait for ever, and one that had it would have more than the disk after a power
+    /// cut: an open compares a chunk file by its length alone.
     ///
     /// # Errors
     /// As [`Shipper::put_range`].
-    pub(super) fn put_parts_of(
+    pub(super) fn put_part(
         &self,
         name: &str,
-        range: Range<u64>,
+        mut range: Range<u64>,
         file: &SyncedFile,
-        pieces: &mut Vec<ObjectPiece>,
-    ) -> Result<()> {
-        // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
-        let parts = match file.sync_by(File::sync) {
-            Ok(()) => vec![range],
+    ) -> Result<Option<ObjectPiece>> {
+        match file.sync_by(range.end, File::sync) {
             Err(error) if is_out_of_handles(&error) => return Err(error),
-            Err(_) => {
-                let end = range.end.min(file.file.len()?);
-                file.file.readable(range.start.min(end)..end)?
-            }
-        };
-        for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            pieces.push(self.put_range("part", name, part, &*file.file)?);
+            Err(_) => range.end = range.end.min(file.durable()),
+            Ok(()) => {}
         }
-        Ok(())
+        if range.start >= range.end {
+            return Ok(None);
+        }
+        self.put_range("part", name, range, &*file.file).map(Some)
     }
 
     /// Puts the end of a log for a base. Another attempt has the same name, and the same bytes: a base whose put has
