@@ -1,12 +1,13 @@
 //! Locks of keys that transactions take on request, together with writes that take none.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{FaultFs, FsOp, MemFs, OpKind};
 use siltstone::{
-    Db, Durability, Error, ErrorKind, MetaHiveOptions, PartitionOptions, Result, Transaction,
+    Db, Durability, Error, ErrorKind, MetaHiveOptions, Options, PartitionOptions, Result,
+    Transaction,
 };
 
 use super::{check_counter, is_conflict, number, open, stepped};
@@ -222,4 +223,56 @@ fn locks_of_other_databases_dropped_partitions_and_impossible_keys_are_refused()
     drop(transaction);
     db.clone().close().unwrap();
     assert_eq!(kind(db.transaction().get_for_update(&p, "k")), Some(ErrorKind::Closed));
+}
+
+/// The answers to an impatient transaction that asks for the key while the log does this, in a commit with `durability` by its owner.
+fn asked_during(kind: OpKind, durability: Durability) -> Vec<Result<Vec<u8>, ErrorKind>> {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = crate::store::stepped(Arc::new(fs.clone()), "/db", 1)
+        .options(Options::new().wal_mapped(false))
+        .open()
+        .unwrap();
+    let p = db.partition("p").unwrap();
+    // The first write makes a segment of the log.
+    p.put_with("other", "", Durability::Sync).unwrap();
+    let mut owner = impatient(&db);
+    owner.get_for_update(&p, "k").unwrap();
+    owner.put(&p, "k", "first");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let next = (db.clone(), p.clone(), seen.clone());
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let (db, p, seen) = &next;
+        if op.kind == kind && op.path.extension().is_some_and(|kind| kind == "wal") {
+            let value = impatient(db).get_for_update(p, "k");
+            let value = value.map(|value| value.unwrap().to_vec());
+            seen.lock().unwrap().push(value.map_err(|error| error.kind()));
+        }
+    }));
+    let commit = owner.commit(durability).unwrap();
+    fs.clear_observer();
+    assert!(durability == Durability::Os || db.durable_seq() >= commit.seq);
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+/// So that one sync makes the commits of several owners durable.
+#[test]
+fn a_lock_is_free_after_the_write_of_its_commit_and_before_the_sync() {
+    let first = Ok(b"first".to_vec());
+    assert_eq!(asked_during(OpKind::Sync, Durability::Sync), [first]);
+    for durability in [Durability::Os, Durability::Sync] {
+        let asked = asked_during(OpKind::Append, durability);
+        assert_eq!(asked, [Err(ErrorKind::LockTimeout)], "{durability:?}");
+    }
+}
+
+#[test]
+fn an_owner_without_writes_syncs_what_it_read() {
+    let db = stepped(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    let written = p.put("k", "v").unwrap();
+    assert!(db.durable_seq() < written.seq);
+    let mut owner = impatient(&db);
+    owner.get_for_update(&p, "k").unwrap();
+    owner.commit(Durability::Sync).unwrap();
+    assert!(db.durable_seq() >= written.seq);
 }

@@ -30,7 +30,7 @@ use super::write::check_operand;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::check_key;
-use crate::options::WriteOptions;
+use crate::options::{Durability, WriteOptions};
 use crate::read::{Bounds, KeyRange, Range, RemainingTime, prefix_bounds};
 use crate::types::{SeqNo, Slice};
 
@@ -373,6 +373,9 @@ impl Transaction {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if it is not; otherwise as [`Batch::commit`](super::Batch::commit).
+    ///
+    /// # Durability
+    /// That of `options`. Locks are free when the commit is visible, before its sync.
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
@@ -406,7 +409,19 @@ impl Transaction {
         // Only its reads: two transactions that write one key without reading it follow each other.
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
-        batch.commit(options)
+        let options = options.into();
+        let is_logged = self.writes.values().all(|(partition, _)| partition.state().logged);
+        let is_synced = options.durability == Durability::Sync && is_logged;
+        if self.locks.is_none() || !is_synced {
+            return batch.commit(options);
+        }
+        // The next owner may change the keys as soon as this commit is visible. Its frame comes later in the log, so it
+        // is not durable before this one; with locks that are held during the sync, each sync had one commit. An owner
+        // without writes syncs what it read.
+        let commit = batch.commit(Durability::Os)?;
+        drop(self.locks);
+        inner.log.sync_through_seq(commit.seq)?;
+        Ok(commit)
     }
 }
 
