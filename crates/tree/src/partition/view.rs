@@ -24,8 +24,11 @@ pub struct ReadView {
     fixed: ClearSeqs,
     /// The newest of these, or zero.
     newest_fixed: SeqNo,
-    /// The deleted ranges of everything but the active memtable.
-    fixed_spans: DeletedRanges,
+    /// The deleted ranges of the sealed memtables. Not joined with those of the version: a seal, which writers wait for,
+    /// would copy all of them.
+    sealed_spans: DeletedRanges,
+    /// The number of the newest deleted range of version and sealed memtables, or zero.
+    newest_fixed_span: SeqNo,
     /// The epoch of [`DeadRanges`](crate::memtable::DeadRanges) that the view began in.
     dead_epoch: u64,
 }
@@ -41,7 +44,8 @@ impl ReadView {
         // in use.
         let fixed = version.clear_seqs.and(&clear_seqs_of(&sealed));
         let newest_fixed = fixed.all().last().copied().unwrap_or(SeqNo::ZERO);
-        let fixed_spans = version.spans.and(&spans_of(&sealed));
+        let sealed_spans = spans_of(&sealed);
+        let newest_fixed_span = version.spans.newest().max(sealed_spans.newest());
         let dead_epoch = active.dead().epoch();
         ReadView {
             active,
@@ -50,7 +54,8 @@ impl ReadView {
             expiry: None,
             fixed,
             newest_fixed,
-            fixed_spans,
+            sealed_spans,
+            newest_fixed_span,
             dead_epoch,
         }
     }
@@ -99,7 +104,7 @@ impl ReadView {
     /// The number of the newest deleted range, or zero.
     #[inline]
     pub fn newest_span(&self) -> SeqNo {
-        self.active.newest_span().max(self.fixed_spans.newest())
+        self.active.newest_span().max(self.newest_fixed_span)
     }
 
     /// The newest clear sequence or deleted range over `key` that a reader at `seq` sees, or zero: an entry of
@@ -115,7 +120,8 @@ impl ReadView {
 
     /// The newest deleted range over `key` that a reader at `seq` sees, or zero.
     pub fn span_at(&self, key: &[u8], seq: SeqNo) -> SeqNo {
-        self.fixed_spans.at(key, seq).max(self.active.span_at(key, seq))
+        let fixed = self.version.spans.at(key, seq).max(self.sealed_spans.at(key, seq));
+        fixed.max(self.active.span_at(key, seq))
     }
 
     /// Returns `true` if a reader at `at` does not see an entry of `key` with the number `entry`, since the
@@ -133,7 +139,7 @@ impl ReadView {
     /// The newest deleted range over a key within the bounds, or zero.
     pub fn newest_span_within(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> SeqNo {
         let active = self.active.span_layers();
-        let layers = active.iter().chain([&self.fixed_spans]);
+        let layers = active.iter().chain([&self.version.spans, &self.sealed_spans]);
         layers.map(|layer| layer.newest_within(lower, upper)).max().unwrap_or_default()
     }
 
@@ -143,7 +149,8 @@ impl ReadView {
             return SpanLayers::default();
         }
         let active = self.active.span_layers();
-        SpanLayers::of(std::iter::once(self.fixed_spans.clone()).chain(active))
+        let fixed = [self.version.spans.clone(), self.sealed_spans.clone()];
+        SpanLayers::of(fixed.into_iter().chain(active))
     }
 
     /// Returns `true` if a table lies below `span` of the active memtable, in all of its keys, and below nothing
