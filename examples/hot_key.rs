@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use siltstone::{Db, ErrorKind, Partition, Result, Transaction};
+use siltstone::{Db, Durability, ErrorKind, Partition, Result, Transaction};
 
 const THREADS: u64 = 8;
 
@@ -18,19 +18,29 @@ const THREADS: u64 = 8;
 struct Load {
     /// The number of increments of each thread.
     each: u64,
-    /// The time for which an attempt computes between its read and its write.
+    /// The time for which an attempt computes between its read and its write, counted on its processor.
     work: Duration,
+    durability: Durability,
 }
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("this program writes 8 bytes"))
 }
 
-fn compute(work: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < work {
-        std::hint::spin_loop();
-    }
+/// Work that is not shorter on a thread that waits for a processor, as a look at the clock would make it.
+fn compute(steps: u64) -> u64 {
+    (0..steps).fold(1, |sum, step| std::hint::black_box(sum ^ step).wrapping_mul(0x9e37_79b9))
+}
+
+/// The steps that take so long, by the fastest of some runs.
+fn steps_of(work: Duration) -> u64 {
+    const STEPS: u64 = 100_000;
+    let runs = (0..20).map(|_| {
+        let start = Instant::now();
+        std::hint::black_box(compute(STEPS));
+        start.elapsed().as_secs_f64()
+    });
+    (work.as_secs_f64() / runs.fold(f64::INFINITY, f64::min) * STEPS as f64) as u64
 }
 
 /// The way in which a transaction reads the counter.
@@ -38,7 +48,8 @@ type Read = fn(&mut Transaction, &Partition) -> Result<Option<siltstone::Slice>>
 
 /// Increments a counter on each of the threads. Returns the commits of a second and the number of attempts.
 fn count(db: &Db, name: &str, load: Load, read: Read) -> Result<(f64, u64)> {
-    let Load { each, work } = load;
+    let Load { each, work, durability } = load;
+    let steps = steps_of(work);
     let counters = db.partition("counters")?;
     let attempts = AtomicU64::new(0);
     let start = Instant::now();
@@ -46,14 +57,15 @@ fn count(db: &Db, name: &str, load: Load, read: Read) -> Result<(f64, u64)> {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for _ in 0..each {
-                    let added = db.transact(|transaction| {
+                    let added = db.transact_with(durability, |transaction| {
+                        transaction.set_lock_timeout(Duration::from_secs(60));
                         attempts.fetch_add(1, Ordering::Relaxed);
                         let old = read(transaction, &counters)?.map_or(0, |old| number(&old));
-                        compute(work);
+                        std::hint::black_box(compute(steps));
                         transaction.put(&counters, "visits", (old + 1).to_be_bytes());
                         Ok::<_, siltstone::Error>(())
                     });
-                    added.expect("the disk is sound, and no owner takes a second");
+                    added.expect("the disk is sound, and no owner takes a minute");
                 }
             });
         }
@@ -69,7 +81,7 @@ fn count(db: &Db, name: &str, load: Load, read: Read) -> Result<(f64, u64)> {
 
 /// Compares both ways.
 fn compare(db: &Db, load: Load) -> Result<()> {
-    println!("{:?} of work in each attempt", load.work);
+    println!("{:?} of work in each attempt, {:?}", load.work, load.durability);
     let (optimistic, _) =
         count(db, "optimistic", load, |transaction, counters| transaction.get(counters, "visits"))?;
     let (locking, attempts) = count(db, "locking", load, |transaction, counters| {
@@ -107,8 +119,11 @@ fn deadlock(db: &Db) -> Result<()> {
 fn main() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("siltstone-hot-key-{}", std::process::id()));
     let db = Db::open(&folder)?;
-    compare(&db, Load { each: 2_000, work: Duration::ZERO })?;
-    compare(&db, Load { each: 200, work: Duration::from_micros(200) })?;
+    let works = [0, 200, 20_000].map(Duration::from_micros);
+    for (each, work) in [5_000, 200, 5].into_iter().zip(works) {
+        compare(&db, Load { each, work, durability: Durability::Os })?;
+    }
+    compare(&db, Load { each: 200, work: Duration::ZERO, durability: Durability::Sync })?;
     deadlock(&db)?;
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
