@@ -283,7 +283,7 @@ impl Builder {
     /// open, and never changes. Default: `false`. A [`Secondary`](crate::secondary::Secondary)
     /// follows the writer instead.
     ///
-    /// The data that the writer has not flushed is replayed into memory, at most four times
+    /// The data that the writer has not flushed is replayed into memory, at most three times
     /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes). A lease, a small file
     /// in the folder, keeps the writer from deleting the tables that this handle reads, until the
     /// database is closed. If the folder cannot be written, there is no lease, and reads of files that the
@@ -449,7 +449,7 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option out of its
     /// range; otherwise as [`Db::open`]. With [`Builder::read_only`] also:
     /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if the log needs more memory
-    /// than four times [`Options::write_buffer_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io) with
+    /// than three times [`Options::write_buffer_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io) with
     /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database. Those of
     /// [`create_if_missing`](Self::create_if_missing) and [`error_if_exists`](Self::error_if_exists).
     ///

@@ -126,7 +126,7 @@ impl Builder {
 
     /// Sets whether nothing is written: no folder, no file, no recovery. Default: `false`.
     ///
-    /// The content of the log is replayed into memory, four times [`Options::write_buffer_bytes`]
+    /// The content of the log is replayed into memory, three times [`Options::write_buffer_bytes`]
     /// at most. Writes, and all that would write to the folder, are [`ErrorKind::ReadOnly`].
     /// Several may read at once, and no writer opens the database meanwhile; where the file `LOCK`
     /// is missing or may not be opened, no one is kept out.

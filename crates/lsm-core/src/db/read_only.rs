@@ -60,7 +60,7 @@ pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<ReadLock> {
 
 fn too_large(replay: &Replay, bytes_max: u64) -> Error {
     let what =
-        "the memory that the log takes without being flushed (four times write_buffer_bytes)";
+        "the memory that the log takes without being flushed (three times write_buffer_bytes)";
     Error::limit(what, replay.bytes(), bytes_max)
 }
 

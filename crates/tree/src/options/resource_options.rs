@@ -30,7 +30,8 @@ pub struct ResourceOptions {
     /// Memory for the active memtables of all databases together, in bytes. Beyond it, the database with most is asked to
     /// seal its largest memtable. If one and a half times as much waits for its flush, the writers of the databases
     /// that have some of it are slowed down; at two and a half times they stop until those are flushed. Default: that
-    /// of [`Options::write_buffer_bytes`], which is a limit for one database among them. From 4 KiB to 1 TiB.
+    /// of [`Options::write_buffer_bytes`], which is a limit for one database among them: a larger one is cut to this. From
+    /// 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
     /// Number of threads that flush, and of those that sync logs. Default 2, at least 1. A database uses one of each
     /// at a time. If they need longer for the logs of all than [`Options::sync_interval_ms`], syncs come later. One whose disk hangs keeps its threads.
