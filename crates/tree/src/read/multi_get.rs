@@ -40,7 +40,7 @@ struct Wanted<'a> {
 }
 
 /// Gives `visit` the place and the value of each of `keys`, until it returns `false`; `form` makes stored keys of them. They
-/// come in groups of [`GROUP_KEYS`], the last one shorter, and in the order of their places within a group.
+/// come in groups of 64, the last one shorter, and in the order of their places within a group.
 ///
 /// # Errors
 /// Those of [`get`](super::get), of any of the keys.
