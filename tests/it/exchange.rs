@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lsm_core::fs::{Fs, MemFs};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use proptest::prelude::*;
 use siltstone::{
     Db, Durability, ErrorKind, ExportSummary, Options, Partition, PartitionOptions, Slice, Snapshot,
@@ -428,6 +428,25 @@ fn an_ingest_goes_to_the_deepest_level_without_overlap() {
     db.wait_idle().unwrap();
     assert_eq!(p.get(206_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"newer"[..]));
     assert_eq!(content(&p).len(), 100 + 10 + 2 + 1);
+}
+
+#[test]
+fn earlier_writes_are_durable_after_an_ingest_or_a_bulk_load_of_nothing() {
+    for is_bulk in [false, true] {
+        let fs = MemFs::new();
+        let db = open(&fs, "/db", 1);
+        let p = db.partition("p").unwrap();
+        p.put("k", "v").unwrap();
+        if is_bulk {
+            p.bulk_load([("", ""); 0]).unwrap();
+        } else {
+            assert_eq!(p.export("x"..="y", "/export").unwrap().entries, 0);
+            p.ingest("/export").unwrap();
+        }
+        let left = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
+        let db = open(&left, "/db", 2);
+        assert!(db.partition("p").unwrap().contains("k").unwrap(), "bulk: {is_bulk}");
+    }
 }
 
 #[test]

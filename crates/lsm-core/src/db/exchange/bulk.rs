@@ -159,9 +159,6 @@ impl Partition {
         load.check_sound()?;
         let (tables, values) = load.fill.finish()?;
         arrival.take_built(tables, values);
-        if arrival.tables.is_empty() {
-            return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
-        }
         // The tables are read again only if the rules changed: the keys were checked at each put.
         let seq = db.install_arrival(state, &mut arrival, Arrival::check_built)?;
         db.events.deliver();

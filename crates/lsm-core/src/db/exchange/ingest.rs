@@ -24,6 +24,7 @@ use crate::db::install::Installation;
 use crate::db::log::SegmentRelease;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
+use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::types::{KeyRef, SeqNo};
@@ -94,9 +95,6 @@ impl Partition {
         let mut arrival = Arrival::begin(db, state)?;
         let description = ExportDescription::read(&*db.context.fs, dir)?;
         arrival.check(dir, &description)?;
-        if description.tables.is_empty() {
-            return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
-        }
         arrival.place(dir, &description)?;
         let check = |arrival: &mut Arrival<'_>| arrival.check(dir, &description);
         let seq = db.install_arrival(state, &mut arrival, check)?;
@@ -142,6 +140,14 @@ fn changes_of(
 }
 
 impl DbInner {
+    /// Checks what the partition has against the rules that come with an arrival.
+    fn check_present(&self, partition: &PartitionState, hooks: &PartitionHooks) -> Result<()> {
+        let view = partition.pin();
+        check_tables(&self.setup.tables, &partition.name, hooks, &view.version)?;
+        let suffix = &hooks.rules.reserved_suffix;
+        check_no_reserved_key(&self.setup.tables, partition, &view, suffix)
+    }
+
     /// Adds the tables of an arrival to the partition; returns their sequence number. `check` is
     /// called if the rules for keys changed since the arrival was checked.
     pub(super) fn install_arrival<'a>(
@@ -159,6 +165,9 @@ impl DbInner {
         }
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all()?;
+        if arrival.tables.is_empty() {
+            return Ok(self.commit.visible_seq());
+        }
         // No other flush from here on: present writes are newer than the ingest and must stay above
         // it.
         let turn = self.scheduler.jobs().flush_turn();
@@ -179,12 +188,7 @@ impl DbInner {
             check(arrival)?;
         }
         let (hooks, records) = arrival.hooks.take().unzip();
-        if let Some(hooks) = &hooks {
-            let view = partition.pin();
-            check_tables(&self.setup.tables, &partition.name, hooks, &view.version)?;
-            let suffix = &hooks.rules.reserved_suffix;
-            check_no_reserved_key(&self.setup.tables, partition, &view, suffix)?;
-        }
+        hooks.as_ref().map_or(Ok(()), |hooks| self.check_present(partition, hooks))?;
         let seq = between.take_seqs(1);
         // One number for all: a snapshot sees all of the ingest or nothing of it.
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
