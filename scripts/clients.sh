@@ -31,7 +31,7 @@ python_suite() {
     tar -xzf "$folder/redis-$python_version.tar.gz" -C "$folder"
     start serve "$folder/python" --expire default
     echo "redis-py $python_version: commands, pipelines, encodings, pools"
-    # Longer tracebacks take 5 times as long as the tests, most of which fail by the name of a command.
+    # Longer tracebacks take 5 times as long as the tests: most fail, because a command is refused by name.
     (cd "$folder/redis-$python_version" && PYTHONPATH="$here/scripts/clients" timeout "$limit" "$folder/venv/bin/python" -m pytest \
         -p siltstone_suite -q --no-header --tb=line -rN -W ignore --redis-url "redis://127.0.0.1:$port/0" \
         tests/test_commands.py tests/test_pipeline.py tests/test_encoding.py tests/test_connection_pool.py \
