@@ -410,9 +410,10 @@ impl Transaction {
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
         let options = options.into();
-        let is_logged = self.writes.values().all(|(partition, _)| partition.state().logged);
-        let is_synced = options.durability == Durability::Sync && is_logged;
-        if self.locks.is_none() || !is_synced {
+        let frees_early = self.locks.is_some()
+            && options.durability == Durability::Sync
+            && self.writes.values().all(|(partition, _)| partition.state().logged);
+        if !frees_early {
             return batch.commit(options);
         }
         // The next owner may change the keys as soon as this commit is visible. Its frame comes later in the log, so it
