@@ -148,8 +148,9 @@ impl DbInner {
         check_no_reserved_key(&self.setup.tables, partition, &view, suffix)
     }
 
-    /// Adds the tables of an arrival to the partition; returns their sequence number. `check` is
-    /// called if the rules for keys changed since the arrival was checked.
+    /// Adds the tables of an arrival to the partition; returns their sequence number, or without tables the present one.
+    /// `check` is called if the rules for keys changed since the arrival was checked. Every earlier logged write is durable
+    /// after it, also without tables.
     pub(super) fn install_arrival<'a>(
         &self,
         partition: &Arc<PartitionState>,
@@ -188,7 +189,9 @@ impl DbInner {
             check(arrival)?;
         }
         let (hooks, records) = arrival.hooks.take().unzip();
-        hooks.as_ref().map_or(Ok(()), |hooks| self.check_present(partition, hooks))?;
+        if let Some(hooks) = &hooks {
+            self.check_present(partition, hooks)?;
+        }
         let seq = between.take_seqs(1);
         // One number for all: a snapshot sees all of the ingest or nothing of it.
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
