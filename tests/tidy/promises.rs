@@ -1,40 +1,47 @@
 //! The promises of the pages: each names a test that exists, or says that it has none.
 //!
-//! A table `promise | test` at the end of a page has one row for each. A test is named by the file that
-//! holds it and its function, `file::function`, as cargo filters tests. The page of faults also has rows
-//! that are out of scope, with the reason.
+//! `docs/promises.md` has a chapter for each page with promises, which the page links, and in it a table
+//! `promise | test` with a row for each. A test is named by the file that holds it and its function,
+//! `file::function`, as cargo filters tests. The pages of faults and of bugs of other engines have such rows, too,
+//! and some that are out of scope, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check;
 use crate::source::{Source, read, sources};
 
-/// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 16] = [
-    ("docs/MEDIA.md", "Tests of the promises"),
-    ("docs/RECOVERY.md", "Tests of the promises"),
-    ("docs/secondary.md", "Tests of the promises"),
-    ("docs/large-values.md", "Tests of the promises"),
-    ("docs/metahive.md", "Tests of the promises"),
-    ("docs/operations.md", "Tests of the promises"),
-    ("docs/remote.md", "Tests of the promises"),
-    ("docs/service.md", "Tests of the promises"),
-    ("docs/changes.md", "Tests of the promises"),
-    ("docs/backup.md", "Tests of the promises"),
+/// The pages with promises, and the chapter of `docs/promises.md` with their tests.
+const CHAPTERS: [(&str, &str); 11] = [
+    ("docs/backup.md", "Backups"),
+    ("docs/changes.md", "Changes"),
+    ("docs/encryption.md", "Encryption"),
+    ("docs/large-values.md", "Large values"),
+    ("docs/MEDIA.md", "Media"),
+    ("docs/metahive.md", "MetaHive"),
+    ("docs/operations.md", "Operations"),
+    ("docs/RECOVERY.md", "Recovery"),
+    ("docs/remote.md", "Remote storage"),
+    ("docs/secondary.md", "Secondaries"),
+    ("docs/service.md", "The service"),
+];
+const PROMISES: &str = "docs/promises.md";
+/// The other tables of tests: their pages and headings.
+const TABLES: [(&str, &str); 6] = [
     ("docs/TESTING.md", "Features and their tests"),
     (FAULTS, "Faults"),
-    (FAULTS, SCENARIOS[0]),
-    (FAULTS, SCENARIOS[1]),
-    (FAULTS, SCENARIOS[2]),
-    (FAULTS, SCENARIOS[3]),
+    (SCENARIOS, BUGS[0]),
+    (SCENARIOS, BUGS[1]),
+    (SCENARIOS, BUGS[2]),
+    (SCENARIOS, BUGS[3]),
 ];
 const FAULTS: &str = "docs/faults.md";
+const SCENARIOS: &str = "docs/scenarios.md";
 /// The tables of the bugs of other engines, which are numbered over all of them.
-const SCENARIOS: [&str; 4] = [
-    "Scenarios: the log and commits",
-    "Scenarios: manifest, folder and file numbers",
-    "Scenarios: flushes, compactions and visibility",
-    "Scenarios: clears, imports, copies and garbage",
+const BUGS: [&str; 4] = [
+    "The log and commits",
+    "Manifest, folder and file numbers",
+    "Flushes, compactions and visibility",
+    "Clears, imports, copies and garbage",
 ];
 /// The promises without a test, in all pages. The number only shrinks.
 const WITHOUT_TEST_MAX: usize = 1;
@@ -108,11 +115,18 @@ fn each_promise_names_a_test_that_exists() {
     let mut breaches = Vec::new();
     let mut without_test = 0;
     let mut out_of_scope = 0;
-    for (path, heading) in PAGES {
+    for (page, heading) in CHAPTERS {
+        let anchor = heading.to_lowercase().replace(' ', "-");
+        if !read(page).contains(&format!("](promises.md#{anchor})")) {
+            breaches.push(format!("{page}:1: does not link its tests in {PROMISES}"));
+        }
+    }
+    let chapters = CHAPTERS.map(|(_, heading)| (PROMISES, heading));
+    for (path, heading) in chapters.into_iter().chain(TABLES) {
         let page = read(path);
         let rows = rows(&page, heading);
-        if rows.len() < 10 || !page.trim_end().ends_with('|') {
-            breaches.push(format!("{path}:1: does not end with a table of tests"));
+        if rows.len() < 10 {
+            breaches.push(format!("{path}:1: has no table of tests below {heading:?}"));
         }
         for (number, row) in rows {
             let cell = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
@@ -140,15 +154,11 @@ fn first_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
 
 #[test]
 fn each_fault_and_each_scenario_has_a_row() {
-    let page = read(FAULTS);
     let faults: Vec<String> = (1..=FAULT_COUNT).map(|number| format!("F{number:02}")).collect();
-    assert_eq!(first_cells(&page, "Faults"), faults, "{FAULTS}");
+    assert_eq!(first_cells(&read(FAULTS), "Faults"), faults, "{FAULTS}");
+    let page = read(SCENARIOS);
     let scenarios: Vec<String> = (1..=SCENARIO_COUNT).map(|number| number.to_string()).collect();
-    assert_eq!(
-        SCENARIOS.map(|heading| first_cells(&page, heading)).concat(),
-        scenarios,
-        "{FAULTS}"
-    );
+    assert_eq!(BUGS.map(|heading| first_cells(&page, heading)).concat(), scenarios, "{SCENARIOS}");
 }
 
 /// The names of the features that `readme` lists: what is bold at the begin of each point.
