@@ -11,7 +11,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the chapter of `docs/promises.md` with their tests.
-const CHAPTERS: [(&str, &str); 12] = [
+const CHAPTERS: [(&str, &str); 13] = [
     ("docs/backup.md", "Backups"),
     ("docs/changes.md", "Changes"),
     ("docs/encryption.md", "Encryption"),
@@ -24,6 +24,7 @@ const CHAPTERS: [(&str, &str); 12] = [
     ("docs/secondary.md", "Secondaries"),
     ("docs/service.md", "The service"),
     ("docs/shards.md", "Shards"),
+    ("docs/tuning.md", "Tuning"),
 ];
 const PROMISES: &str = "docs/promises.md";
 /// The other tables of tests: their pages and headings.
