@@ -186,14 +186,14 @@ enum Command {
     /// Makes maps of shards, and moves hash slots from one shard to another
     ///
     /// Each shard is a database with a primary and readers of its own (`serve --shard`), and `route --shards` sends each key
-    /// to the shard that owns its slot. docs/service.md describes the steps and the guarantees.
+    /// to the shard that owns its slot. docs/shards.md describes the steps and the guarantees.
     #[cfg(feature = "server")]
     #[command(subcommand)]
     Shards(Box<shards::Command>),
     /// Starts and stops readers by load, and lists them for routers
     ///
     /// A reader serves when it is in the file of the nodes, and ends once it is out of it and quiet. It runs until SIGTERM or
-    /// Ctrl-C, and ends its readers then. docs/service.md describes targets and times.
+    /// Ctrl-C, and ends its readers then. docs/readers.md describes targets and times.
     #[cfg(all(feature = "server", unix))]
     Operate(Box<operate::Args>),
     /// Prints the commits of a database in their order, until interrupted
