@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check;
-use crate::source::{Source, read, sources};
+use crate::source::{Source, files_below, read, sources};
 
 /// The pages with promises, and the chapter of `docs/promises.md` with their tests.
 const CHAPTERS: [(&str, &str); 13] = [
@@ -38,6 +38,8 @@ const TABLES: [(&str, &str); 6] = [
 ];
 const FAULTS: &str = "docs/faults.md";
 const SCENARIOS: &str = "docs/scenarios.md";
+/// The pages that name tests. The others are for users.
+const OF_TESTS: [&str; 4] = [PROMISES, FAULTS, SCENARIOS, "docs/TESTING.md"];
 /// The tables of the bugs of other engines, which are numbered over all of them.
 const BUGS: [&str; 4] = [
     "The log and commits",
@@ -93,15 +95,20 @@ fn rows<'a>(page: &'a str, heading: &str) -> Vec<(usize, &'a str)> {
 const NO_TEST: &str = "none: ";
 const OUT_OF_SCOPE: &str = "out of scope: ";
 
+/// Every text of `line` in backquotes.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+fn is_test(name: &str, tests: &BTreeMap<String, BTreeSet<String>>) -> bool {
+    let parts = name.split_once("::");
+    parts.is_some_and(|(module, test)| tests.get(test).is_some_and(|found| found.contains(module)))
+}
+
 /// The breaches of the tests that a row names, and `true` if it names any.
 fn breaches_of(cell: &str, tests: &BTreeMap<String, BTreeSet<String>>) -> (Vec<String>, bool) {
-    let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-    let wrong = named.iter().filter(|name| {
-        let parts = name.split_once("::");
-        !parts.is_some_and(|(module, test)| {
-            tests.get(test).is_some_and(|found| found.contains(module))
-        })
-    });
+    let named: Vec<&str> = quoted(cell).collect();
+    let wrong = named.iter().filter(|name| !is_test(name, tests));
     let mut breaches: Vec<String> =
         wrong.map(|name| format!("there is no test `{name}`")).collect();
     let has_reason = [NO_TEST, OUT_OF_SCOPE].iter().any(|start| cell.trim().starts_with(start));
@@ -144,6 +151,23 @@ fn each_promise_names_a_test_that_exists() {
     }
     if out_of_scope != OUT_OF_SCOPE_MAX {
         breaches.push(format!("{out_of_scope} rows are out of scope, not {OUT_OF_SCOPE_MAX}"));
+    }
+    check(breaches);
+}
+
+#[test]
+fn pages_for_users_name_no_tests() {
+    let tests = tests();
+    let mut pages = vec!["README.md".to_owned()];
+    files_below("docs", ".md", &mut pages);
+    pages.retain(|page| !page.starts_with("docs/design/") && !OF_TESTS.contains(&page.as_str()));
+    let mut breaches = Vec::new();
+    for page in pages {
+        for (number, line) in read(&page).lines().enumerate() {
+            let named = quoted(line).filter(|name| is_test(name, &tests));
+            let place = format!("{page}:{}", number + 1);
+            breaches.extend(named.map(|name| format!("{place}: `{name}` belongs in {PROMISES}")));
+        }
     }
     check(breaches);
 }
