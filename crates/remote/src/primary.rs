@@ -279,6 +279,16 @@ impl Primary {
         self.fs.shipper.holds_lease()
     }
 
+    /// Promises that the bucket gets no commit for the time that is returned, from the call on, neither of this writer nor of
+    /// another one. So a reader that has all that was stored at the call has the newest state until then, by a clock that goes
+    /// on while its machine is suspended. A reader leaves out a sixteenth, for clocks that run apart.
+    ///
+    /// A put waits for the end of the promise: at most 4 ms, and at most a sixteenth of the time since the put before it. Zero
+    /// is no promise: changes wait for the bucket, or the read lease ends before. Asks nothing of the bucket.
+    pub fn promise(&self) -> Duration {
+        self.fs.shipper.promise()
+    }
+
     /// Returns once it is certain that no other writer had acknowledged a commit when this was called: by the read lease,
     /// or by a look at the bucket. `patience` bounds the look, and [`Remote::patience`](crate::Remote::patience) does.
     ///

@@ -82,6 +82,9 @@ struct JournalState {
     notices: StoredNotices,
     /// The objects of puts that have failed, and may have taken effect all the same.
     vain: Vec<String>,
+    /// No object is put before this time, because readers count on it; and the time of the last put. By the timer.
+    promised_until: Duration,
+    last_put: Duration,
 }
 
 impl JournalState {
@@ -171,6 +174,8 @@ impl Shipper {
             bytes_since_base: BASE_BYTES,
             objects: 0,
             vain: Vec::new(),
+            promised_until: Duration::ZERO,
+            last_put: Duration::ZERO,
             notices: StoredNotices::default(),
         };
         let state = Mutex::new(state);
@@ -334,10 +339,7 @@ impl Shipper {
             None => self.make_object()?,
         };
         let name = journal_name(in_flight.object.number);
-        let pause = self.pause();
-        if !pause.is_zero() {
-            self.bucket.timer.wait(pause);
-        }
+        self.wait_for_others();
         let begin = self.bucket.timer.now();
         let put = bucket.put_new(&name, &in_flight.bytes)?;
         self.note_put_time(self.bucket.timer.now().saturating_sub(begin));
@@ -418,6 +420,7 @@ impl Shipper {
     fn note_stored(&self, in_flight: &InFlight) -> Result<()> {
         let mut state = self.state.lock();
         state.in_flight = None;
+        state.last_put = self.bucket.timer.now();
         state.stored = in_flight.mark;
         state.objects += 1;
         state.bytes_since_base += in_flight.bytes.len() as u64;

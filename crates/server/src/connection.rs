@@ -380,7 +380,8 @@ async fn again(
     if let Some(primary) = shared.node.known_primary.load_full().filter(|_| !session.has_asked) {
         session.has_asked = true;
         // Of its own memory: most connections never need it.
-        session.newest = Box::pin(shared.newest.ask(&primary)).await;
+        let clock = &*shared.options.clock;
+        session.newest = Box::pin(shared.newest.ask(&primary, clock)).await;
     }
     if session.newest.is_none() {
         return (find(&request[0]), Err(Failure::MayWait));

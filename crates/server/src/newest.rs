@@ -6,12 +6,16 @@
 //! 2. A commit is the answer of the run that the database names, which held the read lease after it had looked at its newest
 //!    commit, which the bucket has. So it does not matter how old the address of the primary is.
 //! 3. Without an answer the read looks at the bucket. A primary that gives none is not asked again for [`REST`].
+//! 4. An answer may be a promise: for a time that begins after the question was sent, the bucket gets nothing newer. Reads that
+//!    come within it are served by the answer, too. The clock goes on while the machine is suspended.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use siltstone::Commit;
+use siltstone::clock::Clock;
 use tokio::time::{Instant, timeout};
 
 use crate::exposition::{Exposition, count, value};
@@ -26,6 +30,8 @@ const ANSWER: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(1);
 /// The same after a refusal: a put is on its way.
 const SHORT_REST: Duration = Duration::from_millis(10);
+/// Elsewhere the clock stands still while the machine is suspended.
+const CLOCK_GOES_ON: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// The questions of a reader to the primary.
 pub(crate) struct Newest {
@@ -35,6 +41,8 @@ pub(crate) struct Newest {
     /// One for the begin and one for the end of each question.
     steps: AtomicU64,
     turn: tokio::sync::Mutex<Turn>,
+    /// The last promise: the newest commit until a time of the clock.
+    promise: Mutex<Option<(Commit, Duration)>>,
     answered: AtomicU64,
     /// The primary had no lease, or commits that the bucket lacks.
     refused: AtomicU64,
@@ -57,6 +65,7 @@ impl Newest {
             login,
             steps: AtomicU64::new(0),
             turn: tokio::sync::Mutex::default(),
+            promise: Mutex::new(None),
             answered: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -65,12 +74,15 @@ impl Newest {
 
     /// Returns a commit that is not older than what any strong read had returned, and any write that is stored in the bucket, when
     /// this was called; `None` if the primary does not say. Calls at the same time share a question.
-    pub(crate) async fn ask(&self, primary: &KnownPrimary) -> Option<Commit> {
+    pub(crate) async fn ask(&self, primary: &KnownPrimary, clock: &dyn Clock) -> Option<Commit> {
         let seen = self.steps.load(Ordering::Acquire);
         let mut turn = self.turn.lock().await;
         // A question has begun and ended meanwhile. One step is the end of one that was sent before.
         if self.steps.load(Ordering::Acquire) > seen + 1 {
             return turn.newest;
+        }
+        if let Some(newest) = self.promised(clock) {
+            return Some(newest);
         }
         if turn.rests_until.is_some_and(|until| Instant::now() < until) {
             return None;
@@ -79,15 +91,20 @@ impl Newest {
         // A question that is given up leaves no answer, and no link whose next reply is of another question.
         turn.newest = None;
         let link = turn.link.take().filter(|link| link.address == primary.address);
+        let sent = clock.since_boot();
         let asked = timeout(ANSWER, self.question(link, primary)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((link, newest)) => {
-                if newest.is_none() {
+            Ok((link, answer)) => {
+                turn.link = Some(link);
+                if let Some((newest, promised)) = answer {
+                    count(&self.answered);
+                    turn.newest = Some(newest);
+                    let until = sent.saturating_add(promised.saturating_sub(promised / 16));
+                    *self.promise.lock() = Some((newest, until)).filter(|_| CLOCK_GOES_ON);
+                } else {
+                    count(&self.refused);
                     turn.rests_until = Some(Instant::now() + SHORT_REST);
                 }
-                count(if newest.is_some() { &self.answered } else { &self.refused });
-                turn.newest = newest;
-                turn.link = Some(link);
             }
             Err(error) => {
                 self.dialer.failed(&primary.address, &error);
@@ -99,11 +116,18 @@ impl Newest {
         turn.newest
     }
 
+    /// The newest commit, as long as a promise lasts that there is no newer one.
+    pub(crate) fn promised(&self, clock: &dyn Clock) -> Option<Commit> {
+        let promise = *self.promise.lock();
+        promise.filter(|(_, until)| clock.since_boot() < *until).map(|(newest, _)| newest)
+    }
+
+    /// Returns the link with the answer; `None` for a refusal.
     async fn question(
         &self,
         kept: Option<Link>,
         primary: &KnownPrimary,
-    ) -> io::Result<(Link, Option<Commit>)> {
+    ) -> io::Result<(Link, Option<(Commit, Duration)>)> {
         let Some(run) = primary.run.as_ref().filter(|_| primary.has_host()) else {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
@@ -119,10 +143,11 @@ impl Newest {
             answered = Some((link, reply));
         }
         let Some((link, reply)) = answered else { return Err(io::ErrorKind::NotConnected.into()) };
-        match Token::parse(text_of(&reply)) {
-            Ok(Token(newest)) => Ok((link, Some(newest))),
-            Err(_) if reply.starts_with(b"-NOTYET ") => Ok((link, None)),
-            Err(_) => Err(io::Error::other("it is no primary with a read lease")),
+        match answer(&reply) {
+            None if !reply.starts_with(b"-NOTYET ") => {
+                Err(io::Error::other("it is no primary with a read lease"))
+            }
+            answer => Ok((link, answer)),
         }
     }
 
@@ -146,6 +171,14 @@ impl Newest {
     }
 }
 
+/// The newest commit, and the length of the promise.
+fn answer(reply: &[u8]) -> Option<(Commit, Duration)> {
+    let text = std::str::from_utf8(text_of(reply)).ok()?;
+    let (newest, micros) = text.split_once(' ')?;
+    let Token(newest) = Token::parse(newest.as_bytes()).ok()?;
+    Some((newest, Duration::from_micros(micros.parse().ok()?)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -153,6 +186,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
+    use siltstone::clock::SystemClock;
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -161,7 +195,8 @@ mod tests {
     fn asking(newest: &Arc<Newest>, known: &Arc<KnownPrimary>) -> JoinHandle<u64> {
         let newest = newest.clone();
         let known = known.clone();
-        tokio::spawn(async move { newest.ask(&known).await.unwrap().seq.get() })
+        let clock = SystemClock::new();
+        tokio::spawn(async move { newest.ask(&known, &clock).await.unwrap().seq.get() })
     }
 
     /// The answer to a question that is on its way may be older than a write that was acknowledged before the read.
@@ -178,7 +213,7 @@ mod tests {
                 count += 1;
                 asked.send(()).unwrap();
                 goes_on.recv().unwrap();
-                write!(link, "$3\r\n1-{count}\r\n").unwrap();
+                write!(link, "$5\r\n1-{count} 0\r\n").unwrap();
             }
             count
         });

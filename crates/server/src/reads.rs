@@ -64,7 +64,11 @@ pub(crate) fn read(
             // One more would leave the other work no thread. It catches up, and waits for nothing.
             let place = may_wait.then(|| shared.waiting.try_acquire().ok()).flatten();
             let wait = place.as_ref().map_or(Duration::ZERO, |_| shared.options.wait);
-            let newest = session.newest.and_then(|newest| newer(session.token, newest));
+            let newest = session.newest.or_else(|| match level {
+                Level::Strong => shared.newest.promised(&*shared.options.clock),
+                _ => None,
+            });
+            let newest = newest.and_then(|newest| newer(session.token, newest));
             let terms = Terms { level, may_weaken, wait, newest };
             owned_by_reader(shared, session, reader, wish, terms, &mut work)?
         }

@@ -164,24 +164,26 @@ pub(crate) fn predictions(predictor: Option<&Predictor>) -> Reply {
     predictor.map_or(Reply::Nil, Predictor::described)
 }
 
-/// `SCID.NEWEST run`: the newest commit of the primary of a bucket, for a reader. Waits for nothing. A strong read here that
-/// ended before the call has seen no later one.
+/// `SCID.NEWEST run`: the newest commit of the primary of a bucket, for a reader, and the microseconds for which the bucket gets
+/// no newer one. Waits for nothing. A strong read here that ended before the call has seen no later one.
 pub(crate) fn newest(shared: &Shared, run: &[u8]) -> Result<Reply, Failure> {
     let role = shared.node.role();
     let Role::Primary(primary) = &*role else { return Err(shared.node.read_only()) };
-    if primary.shipping.is_none() || !primary.serves_strong() {
+    let Some(shipping) = primary.shipping.as_ref().filter(|it| it.has_read_lease()) else {
         return Err(Failure::fixed("UNSUPPORTED this primary has no read lease"));
-    }
+    };
     if primary.run.as_bytes() != run {
         return Err(Failure::fixed("UNSUPPORTED the primary that was asked for is another one"));
     }
+    // Before the look at the commit, which has all that is stored now.
+    let promised = shipping.promise().as_micros();
     let newest = primary.begin_strong(Patience::MustNotWait).and_then(|_| {
         let newest = primary.latest();
         // After the look at the commit.
         primary.confirm(None).map(|()| newest)
     });
     match newest {
-        Ok(newest) => Ok(Reply::text(Token(newest).to_string())),
+        Ok(newest) => Ok(Reply::text(format!("{} {promised}", Token(newest)))),
         Err(Failure::MayWait) => {
             Err(Failure::fixed("NOTYET the lease is over, or the bucket lacks commits"))
         }

@@ -1,4 +1,5 @@
-//! The journal's writer and others: pauses for them, the fence, and proofs that none has come (the read lease).
+//! The journal's writer and others: pauses for claimants, promises to readers, the fence, and proofs that no other writer has
+//! come (the read lease).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +11,43 @@ use super::{PutOutcome, PutTurn, Shipper, notices};
 use crate::format::journal_name;
 use crate::settings::Ack;
 
+/// The longest promise: a put may wait for so long.
+const PROMISE_MAX: Duration = Duration::from_millis(4);
+/// The part of the time since the last put that a promise takes, so that puts lose no more than this.
+const PROMISE_PART: u32 = 16;
+
 impl Shipper {
+    /// Promises to put no object of the journal for the time that is returned, from the call on. So what is stored at the call
+    /// stays all that is stored. Zero is no promise: changes wait, or the lease ends before.
+    pub(crate) fn promise(&self) -> Duration {
+        let now = self.bucket.timer.now();
+        let lease_now = self.lease_time();
+        let mut state = self.state.lock();
+        let time = (now.saturating_sub(state.last_put) / PROMISE_PART).min(PROMISE_MAX);
+        // An object whose put has failed may be stored at any time.
+        let is_quiet =
+            state.turn.is_none() && state.in_flight.is_none() && state.pending.is_empty();
+        // The next writer puts nothing before the end of the lease.
+        if !is_quiet || state.ended.is_some() || !self.lease.is_held(lease_now + time) {
+            return Duration::ZERO;
+        }
+        state.promised_until = state.promised_until.max(now + time);
+        time
+    }
+
+    /// Waits until no other writer and no reader counts on it that nothing is put. Called in a turn, so that no promise comes
+    /// meanwhile.
+    pub(super) fn wait_for_others(&self) {
+        loop {
+            let pause = self.pause();
+            if pause.is_zero() {
+                return;
+            }
+            // It may end early.
+            self.bucket.timer.wait(pause);
+        }
+    }
+
     /// Puts nothing before this time of the timer: a claimant that asks for it can come first then.
     pub(crate) fn pause_until(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -19,7 +56,8 @@ impl Shipper {
 
     /// The time for which nothing is put.
     pub(super) fn pause(&self) -> Duration {
-        let until = Duration::from_nanos(self.paused_until.load(Ordering::Relaxed));
+        let paused = Duration::from_nanos(self.paused_until.load(Ordering::Relaxed));
+        let until = paused.max(self.state.lock().promised_until);
         until.saturating_sub(self.bucket.timer.now())
     }
 

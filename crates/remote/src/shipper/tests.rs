@@ -148,3 +148,67 @@ fn an_append_joins_the_last_change_that_waits_if_it_goes_on_there() {
     shipper.ship_through(7).unwrap();
     assert_eq!(shipper.written("1.wal"), Some(ends["1.wal"] + 1));
 }
+
+/// A timer whose waits move the time on, each one by half of what was asked for.
+struct HastyTimer(AtomicU64);
+
+impl Timer for HastyTimer {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self, time: Duration) {
+        self.0.fetch_add((time.as_nanos() as u64).div_ceil(2), Ordering::Relaxed);
+    }
+
+    fn random(&self) -> u64 {
+        1
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A shipper with a read lease, at the time of a second, and its timer.
+fn leased(store: Arc<dyn Store>) -> (Shipper, Arc<HastyTimer>) {
+    let timer = Arc::new(HastyTimer(AtomicU64::new(1_000_000_000)));
+    let bucket = Bucket::new(store, timer.clone(), Duration::from_secs(1));
+    (Shipper { lease: ReadLease::new(LEASE), ..shipper(bucket) }, timer)
+}
+
+fn creation(name: &str) -> NotedChange {
+    NotedChange::Whole(StoredChange::Create { name: name.to_owned() })
+}
+
+#[test]
+fn a_put_waits_for_the_end_of_a_promise() {
+    const MOST: Duration = Duration::from_millis(4);
+    let (shipper, timer) = leased(Remote::memory().unwrap().store());
+    assert_eq!(shipper.promise(), Duration::ZERO, "without the lease");
+    shipper.confirm(LEASE).unwrap();
+    assert_eq!(shipper.promise(), MOST);
+    let promised = timer.now() + MOST;
+    let mark = shipper.note(creation("1.wal"));
+    assert_eq!(shipper.promise(), Duration::ZERO, "while a change waits");
+    shipper.ship_through(mark).unwrap();
+    assert_eq!(timer.now(), promised);
+    assert_eq!(shipper.promise(), Duration::ZERO, "right after a put");
+    timer.0.fetch_add(1_600, Ordering::Relaxed);
+    assert_eq!(shipper.promise(), Duration::from_nanos(100));
+    // The put has renewed the lease, from before its wait.
+    let end = (promised + LEASE).saturating_sub(MOST + LEASE / 16);
+    timer.0.store(end.saturating_sub(MOST).as_nanos() as u64 - 1, Ordering::Relaxed);
+    assert_eq!(shipper.promise(), MOST);
+    timer.0.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(shipper.promise(), Duration::ZERO, "beyond the lease");
+}
+
+/// It may be stored at any time.
+#[test]
+fn an_object_whose_put_has_failed_is_a_promise_of_nothing() {
+    let (shipper, timer) = leased(Arc::<AwayStore>::default());
+    let mark = shipper.note(creation("1.wal"));
+    assert!(shipper.ship_through(mark).is_err());
+    shipper.lease.renew(timer.now());
+    assert!(shipper.holds_lease());
+    assert_eq!(shipper.promise(), Duration::ZERO);
+}

@@ -1,9 +1,12 @@
 //! Strong reads of a reader of a bucket, which asks the primary for its newest commit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remote::Remote;
 use server::{Acknowledge, Options, Place, Role, Server, Users};
+use siltstone::clock::{Clock, SystemClock};
 
 use crate::client::{Client, options, until};
 use crate::commands::check;
@@ -20,6 +23,10 @@ pub(crate) fn run(client: &mut Client) -> String {
 
 fn follows(client: &mut Client) {
     until("the reader knows its primary", || client.text("SET x 1").contains("the primary is at"));
+}
+
+fn read_strongly(client: &mut Client) {
+    check(client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
 }
 
 /// A read lease that does not end within a test.
@@ -64,13 +71,65 @@ fn a_reader_whose_primary_does_not_answer_looks_at_the_bucket() {
         [Role::Primary, Role::Reader].map(|role| Node::new(&bucket, role, None, LONG));
     let mut client = Client::at(reader.link.address);
     check(&mut Client::at(primary.link.address), &[("SET a 1", "OK")]);
-    check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);
     follows(&mut client);
-    check(&mut client, &[("SCID.GET a LEVEL 1", "1")]);
-    primary.link.modes.set(HOLD, HOLD);
-    check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
-    primary.kill();
-    check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
+    let mut failed = 0;
+    for ends in [false, true] {
+        if ends {
+            primary.kill();
+        } else {
+            primary.link.modes.set(HOLD, HOLD);
+        }
+        // A promise may last, and after a failure nothing is asked for a second.
+        until("a question without an answer", || {
+            read_strongly(&mut client);
+            questions(reader.server.as_ref().unwrap(), "failed") > failed
+        });
+        failed = questions(reader.server.as_ref().unwrap(), "failed");
+    }
+}
+
+/// A clock whose time since boot is set.
+struct SetClock(SystemClock, AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_secs(self.1.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_promise_of_the_primary_serves_reads_until_its_end() {
+    let [store, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let url = format!("file://{}", store.path().display());
+    let wait = Duration::from_secs(60);
+    let base = Options { acknowledge: Acknowledge::Sync, wait, ..options() };
+    let primary = started(&url, Some(&folder), Role::Primary, base.clone());
+    let clock = Arc::new(SetClock(SystemClock::new(), AtomicU64::new(0)));
+    let follow = Some(Duration::from_millis(20));
+    let http = Some("127.0.0.1:0".to_owned());
+    let of_reader = Options { follow, http, clock: clock.clone(), ..base };
+    let reader = started(&url, None, Role::Reader, of_reader);
+    let [mut writer, mut client] = [&primary, &reader].map(Client::new);
+    check(&mut writer, &[("SET a 1", "OK")]);
+    follows(&mut client);
+    // The primary promises nothing while it puts something.
+    until("a read that asks nothing", || {
+        let before = questions(&reader, "answered");
+        read_strongly(&mut client);
+        before > 0 && questions(&reader, "answered") == before
+    });
+    let before = questions(&reader, "answered");
+    (0..20).for_each(|_| read_strongly(&mut client));
+    assert_eq!(questions(&reader, "answered"), before);
+    clock.1.store(1, Ordering::Relaxed);
+    read_strongly(&mut client);
+    assert!(questions(&reader, "answered") > before);
+    reader.stop().unwrap();
+    primary.stop().unwrap();
 }
 
 fn started(url: &str, folder: Option<&tempfile::TempDir>, role: Role, options: Options) -> Server {
@@ -117,7 +176,7 @@ fn a_reader_asks_a_primary_with_a_lease_and_as_a_user_that_it_knows() {
         let answered = questions(&reader, expected);
         // One that has failed rests for a second.
         until("a question", || {
-            check(&mut client, &[("SCID.GET a LEVEL 1", "1"), ("SCID.LAST", "[level 1~")]);
+            read_strongly(&mut client);
             questions(&reader, expected) > answered
         });
         check(&mut writer, &[("SCID.NEWEST 0", "-UNSUPPORTED~")]);

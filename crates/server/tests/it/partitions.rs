@@ -36,7 +36,7 @@ const SECONDS: u64 = 30;
 pub(crate) struct Node {
     pub(crate) store: Arc<CutStore>,
     folder: tempfile::TempDir,
-    server: Option<Server>,
+    pub(crate) server: Option<Server>,
     address: SocketAddr,
     pub(crate) link: Link,
     /// That of its database.
@@ -53,6 +53,7 @@ fn start(remote: Remote, folder: &Path, role: Role, mut options: Options) -> Ser
     options.limits = Limits { drain: Duration::ZERO, ..Limits::default() };
     options.follow = Some(Duration::from_millis(20));
     options.wait = LEASE;
+    options.http = Some("127.0.0.1:0".to_owned());
     Server::start(Place::bucket(remote, Some(folder.to_owned())), role, options).unwrap()
 }
 
