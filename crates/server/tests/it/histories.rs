@@ -5,10 +5,15 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
+use siltstone::clock::{Clock, SystemClock};
 use testkit::Rng;
 use testkit::linear::{INITIAL, Operation, RegisterCall, check_registers};
+
+use crate::client::Client;
 
 /// Copies of each history in which a read has another value.
 const COPIES: u64 = 8;
@@ -20,6 +25,30 @@ pub(crate) fn checked(history: &[Operation], name: &str) {
         write_all(Path::new(&folder), history, name);
     }
     check_registers(history).unwrap_or_else(|violation| panic!("{name}: {violation}"));
+}
+
+/// The value of a read; `None` if it has none.
+pub(crate) fn value(reply: Option<String>) -> Option<u64> {
+    match reply?.as_str() {
+        "nil" => Some(0),
+        reply => reply.parse().ok(),
+    }
+}
+
+/// A value at level 1, which is to be had without partitions.
+pub(crate) fn last_value(address: SocketAddr, key: &str) -> u64 {
+    let mut client = Client::at(address);
+    let clock = SystemClock::new();
+    loop {
+        let reply = client.text(&format!("SCID.GET {key} LEVEL 1"));
+        if let Some(found) = value(Some(reply.clone())) {
+            return found;
+        }
+        assert!(
+            clock.now() < Duration::from_secs(60),
+            "in vain: a read at level 1 of {key}: {reply}"
+        );
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "no file of a database")]

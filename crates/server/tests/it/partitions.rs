@@ -18,7 +18,7 @@ use testkit::Rng;
 use testkit::linear::{Operation, RegisterCall, check_registers};
 
 use crate::client::{Client, options, until};
-use crate::histories::checked;
+use crate::histories::{checked, last_value, value};
 use crate::linear::now;
 use crate::network::{CUT, Caller, CutStore, DELAY, DROP, HOLD, Link, PASS};
 use crate::newest::run;
@@ -141,14 +141,6 @@ fn is_refused(reply: &str) -> bool {
     const WORDS: [&str; 5] =
         ["-READONLY this server is a", "-MOVED ", "-TRYAGAIN ", "-CLUSTERDOWN ", "-CROSSSLOT "];
     WORDS.iter().any(|word| reply.starts_with(word))
-}
-
-/// The value of a read; `None` if it has none.
-fn value(reply: Option<String>) -> Option<u64> {
-    match reply?.as_str() {
-        "nil" => Some(0),
-        reply => reply.parse().ok(),
-    }
 }
 
 impl Histories {
@@ -369,17 +361,6 @@ pub(crate) fn last_look(address: SocketAddr, histories: &Histories) {
         let least = counter.sure_at(Duration::MAX);
         assert!((least..=counter.most).contains(&found), "{found}, {least}, {}", counter.most);
     }
-}
-
-/// A value at level 1, which is to be had without partitions.
-fn last_value(address: SocketAddr, key: &str) -> u64 {
-    let mut client = Client::at(address);
-    let mut found = None;
-    until("a read at level 1", || {
-        found = value(Some(client.text(&format!("SCID.GET {key} LEVEL 1"))));
-        found.is_some()
-    });
-    found.unwrap()
 }
 
 /// It comes after a later one that was acknowledged: so both are there, and a reader of the later one has not lost it.
