@@ -199,7 +199,7 @@ pub(crate) fn sync(
 ) -> Result<Reply, Failure> {
     let reached = match &*shared.node.role() {
         Role::Primary(primary) => {
-            primary.begin_strong(Patience::MayWait)?;
+            shared.begin_strong(primary, true)?;
             let latest = primary.latest();
             // After the look, so that a fence, or the end of a lease, came after it.
             shared.confirm(primary, true)?;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::cursors::Cursors;
-use crate::failure::Failure;
+use crate::failure::{Failure, Patience};
 use crate::front::{Front, WAITING_READS};
 use crate::health::{Reason, reasons};
 use crate::keys::Reached;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
 
 /// The time between two looks at the health: each one looks at all partitions, and routers ask often.
 const HEALTH: Duration = Duration::from_secs(1);
+
+const FULL: Failure = Failure::fixed("NOTYET too many commands wait for the bucket");
 
 impl Shared {
     pub(crate) fn new(
@@ -84,14 +86,24 @@ impl Shared {
         reasons
     }
 
+    /// As [`Primary::begin_strong`], for a read. With `may_wait` it may wait for a commit that waits for the bucket, as long as others
+    /// do not take all threads for that.
+    pub(crate) fn begin_strong(&self, primary: &Primary, may_wait: bool) -> Result<(), Failure> {
+        match primary.begin_strong(Patience::MustNotWait) {
+            Err(Failure::MayWait) if may_wait => {}
+            begun => return begun.map(drop),
+        }
+        let _place = self.waiting.try_acquire().map_err(|_| FULL)?;
+        primary.begin_strong(Patience::MayWait).map(drop)
+    }
+
     /// As [`Primary::confirm`]. With `may_wait` it may wait for the bucket, as long as others do not take all threads for that.
     pub(crate) fn confirm(&self, primary: &Primary, may_wait: bool) -> Result<(), Failure> {
         match primary.confirm(None) {
             Err(Failure::MayWait) if may_wait => {}
             confirmed => return confirmed,
         }
-        let full = Failure::fixed("NOTYET too many commands wait for the bucket");
-        let _place = self.waiting.try_acquire().map_err(|_| full)?;
+        let _place = self.waiting.try_acquire().map_err(|_| FULL)?;
         primary.confirm(Some(self.options.wait))
     }
 

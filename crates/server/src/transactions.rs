@@ -54,6 +54,14 @@ pub(crate) fn watch(
     session.watch(&shared.options.limits, keys, now)
 }
 
+/// As [`Primary::begin_strong`], on a thread that may wait. Commits wait for each other, and only reads are refused then.
+fn begin(shared: &Shared, primary: &Primary, writes: bool) -> Result<(), Failure> {
+    match writes {
+        true => primary.begin_strong(Patience::MayWait).map(drop),
+        false => shared.begin_strong(primary, true),
+    }
+}
+
 /// `EXEC`.
 pub(crate) fn exec(
     shared: &Shared,
@@ -109,7 +117,7 @@ fn commit(
                 return Ok(Reply::NilArray);
             }
         }
-        primary.begin_strong(Patience::MayWait)?;
+        begin(shared, primary, writes)?;
         let mut transaction = watching(primary, session)?;
         let done = replies(shared, session, primary, &mut transaction, partition.as_ref(), queue);
         let replies = match done {
