@@ -106,11 +106,15 @@ impl ShardClient {
             Err(failure) => return Ok(Err(failure)),
         };
         let partition = self.session.partition.clone();
-        let begin = Walk { partition, map: self.shards.map(), shard: 0, after: None };
+        // A copy: a part of a request keeps the whole one.
+        let pattern = scan.pattern().map(|pattern| Bytes::copy_from_slice(pattern));
+        let begin = Walk { partition, map: self.shards.map(), shard: 0, after: None, pattern };
         let found = match scan.cursor() {
-            0 => Some(begin),
+            0 => Some(begin.clone()),
             cursor => self.shards.walks.place(cursor, &self.session.partition),
         };
+        // With another pattern it begins again: shards that were passed have keys of this one.
+        let found = found.map(|walk| if walk.pattern == begin.pattern { walk } else { begin });
         let Some(mut walk) = found else {
             let text = "ERR this cursor is unknown: it is too old, or of another router or partition; begin again with 0";
             return Ok(Err(Failure::fixed(text)));

@@ -21,6 +21,8 @@ pub(crate) struct Walk {
     pub(super) shard: usize,
     /// The last key that was looked at.
     pub(super) after: Option<Bytes>,
+    /// A shard is passed after its last key with the begin of the pattern.
+    pub(super) pattern: Option<Bytes>,
 }
 
 impl WalkPlace for Walk {
@@ -29,7 +31,8 @@ impl WalkPlace for Walk {
     }
 
     fn bytes(&self) -> usize {
-        self.partition.len() + self.after.as_ref().map_or(0, Bytes::len)
+        let kept = [&self.after, &self.pattern].into_iter().flatten();
+        self.partition.len() + kept.map(Bytes::len).sum::<usize>()
     }
 }
 
@@ -52,7 +55,8 @@ mod tests {
         let nodes = vec!["10.0.0.1:6379".to_owned()];
         let shard = Shard { name: "a".to_owned(), nodes };
         let map = Arc::new(ShardMap::first(vec![shard]).unwrap());
-        let mut walk = Walk { partition: Arc::from("p"), map, shard: 0, after: None };
+        let partition = Arc::from("p");
+        let mut walk = Walk { partition, map, shard: 0, after: None, pattern: None };
         let reply = Bytes::from(vec![b'k'; 1000]);
         walk.pass(Some(&reply.slice(10..15)));
         assert!(reply.is_unique());

@@ -125,6 +125,11 @@ fn a_router_splits_and_merges_requests_over_shards() {
         }
     }
     assert_eq!(keys, ["hello", "foo", "somekey", "{foo}a"]);
+    // The first page passes the shard of bar, where nothing begins with x.
+    let page = client.text("SCAN 0 COUNT 10 MATCH x*");
+    let cursor = page[1..].split(' ').next().unwrap();
+    let page = client.text(&format!("SCAN {cursor} COUNT 10 MATCH b*"));
+    assert!(page.ends_with(" [bar]]"), "{page}");
     assert!(client.text("SCAN 12345").starts_with("-ERR this cursor is unknown"));
     let map = client.text("SCID.MAP");
     assert!(map.starts_with("[number 1 shards [[shard a slots 0-8191 "), "{map}");
