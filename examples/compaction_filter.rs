@@ -43,8 +43,8 @@ fn main() -> Result<()> {
     let db = Db::builder(&dir).clock(Arc::new(clock.clone())).open()?;
 
     // The rule is stored: a later open needs no code for it.
-    let rule = TtlFilter::stored(&TtlRule::in_value(0));
-    let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    let sessions = db.partition_with("sessions", options)?;
     put_all(&sessions)?;
     db.flush()?;
     clock.0.store(200, Ordering::Relaxed);

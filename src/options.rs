@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use largeval::{LargeValueOptions, LargeValues};
 use lsm_core::error::Result;
-use lsm_core::hooks::{Hooks, MergeOperator};
+use lsm_core::hooks::{Hooks, MergeOperator, ValueStoreFactory};
 use lsm_core::options::{
     CompactionStyle, Compression, PartitionOptions as StoredOptions, PrefixExtractor,
 };
@@ -31,10 +31,11 @@ use crate::{TtlFilter, TtlRule};
 /// [`std::process::Command`].
 ///
 /// If the options name hooks by [`hooks`](PartitionOptions::hooks) or [`filter`](PartitionOptions::filter), these
-/// replace all filters of the partition; otherwise it keeps them. This example turns MetaHive on and off for an existing partition:
+/// replace all filters of the partition; otherwise it keeps them, but for those that
+/// [`without_filter`](PartitionOptions::without_filter) names. This example turns MetaHive on and off for an existing partition:
 ///
 /// ```
-/// use siltstone::{Db, Hooks, MetaHiveOptions};
+/// use siltstone::{Db, MetaHiveOptions};
 ///
 /// # fn main() -> siltstone::Result<()> {
 /// # let dir = tempfile::tempdir().expect("a temporary folder");
@@ -42,7 +43,7 @@ use crate::{TtlFilter, TtlRule};
 /// let ledger = db.partition("ledger")?;
 /// db.partition_with("ledger", ledger.options().metahive(MetaHiveOptions::default()))?;
 /// // ...
-/// db.partition_with("ledger", ledger.options().hooks(Hooks::new()))?;
+/// db.partition_with("ledger", ledger.options().without_metahive())?;
 /// # db.close()
 /// # }
 /// ```
@@ -52,11 +53,15 @@ pub struct PartitionOptions {
     pub(crate) stored: StoredOptions,
     /// `None` leaves the hooks as they are.
     hooks: Option<Hooks>,
+    /// Filters that the partition does not keep.
+    dropped: Vec<String>,
+    /// Replaces the store of `hooks`.
+    value_store: Option<Arc<dyn ValueStoreFactory>>,
     /// Comes after the filters of `hooks`.
     ttl: Option<TtlRule>,
     /// Comes after all other filters.
     metahive: Option<MetaHiveOptions>,
-    /// Replaces the store of `hooks`.
+    /// Replaces `value_store`.
     large_values: Option<LargeValueOptions>,
     /// Replaces the operator of `hooks`.
     merge_operator: Option<Arc<dyn MergeOperator>>,
@@ -282,34 +287,36 @@ impl PartitionOptions {
     /// # Errors
     /// A limit, for options of large values out of their range.
     pub(crate) fn into_parts(self) -> Result<(StoredOptions, Option<Hooks>)> {
-        let PartitionOptions { stored, mut hooks, ttl, metahive, large_values, merge_operator } =
-            self;
-        if let Some(rule) = ttl {
-            let filter = Arc::new(TtlFilter::stored(&rule));
-            hooks = Some(hooks.unwrap_or_else(with_filters_kept).filter(filter));
+        let are_named = self.hooks.is_some();
+        // Without this, options of large values alone, or a merge operator, would end the MetaHive of a partition, and
+        // MetaHive its rule of expiry.
+        let kept = Hooks { keeps_filters: true, ..Hooks::default() };
+        let mut hooks = self.hooks.unwrap_or(kept);
+        if let Some(rule) = self.ttl {
+            hooks = hooks.filter(Arc::new(TtlFilter::stored(&rule)));
         }
-        if let Some(options) = metahive {
+        if let Some(options) = self.metahive {
             // Made here, for each partition that the options are given to: it counts, and remembers
             // by file numbers what it has repaired. After the filters of the application, so that
             // it seals the entries that they leave.
-            let metahive = Arc::new(MetaHive::new(options));
-            hooks = Some(hooks.unwrap_or_else(with_filters_kept).filter(metahive));
+            hooks = hooks.filter(Arc::new(MetaHive::new(options)));
         }
-        if let Some(options) = large_values {
-            let store = Arc::new(LargeValues::new(options)?);
-            hooks = Some(hooks.unwrap_or_else(with_filters_kept).value_store(store));
+        if let Some(store) = self.value_store {
+            hooks = hooks.value_store(store);
         }
-        if let Some(operator) = merge_operator {
-            hooks = Some(hooks.unwrap_or_else(with_filters_kept).merge_operator(operator));
+        if let Some(options) = self.large_values {
+            hooks = hooks.value_store(Arc::new(LargeValues::new(options)?));
         }
-        Ok((stored, hooks))
+        if let Some(operator) = self.merge_operator {
+            hooks = hooks.merge_operator(operator);
+        }
+        hooks.dropped.extend(self.dropped);
+        let names_any = are_named
+            || hooks.store.is_some()
+            || hooks.merge_operator.is_some()
+            || !(hooks.filters.is_empty() && hooks.dropped.is_empty());
+        Ok((self.stored, names_any.then_some(hooks)))
     }
-}
-
-/// Hooks that leave a partition its own filters. Without this, options of large values alone, or a merge operator,
-/// would end the MetaHive of a partition, and MetaHive its rule of expiry.
-fn with_filters_kept() -> Hooks {
-    Hooks { keeps_filters: true, ..Hooks::default() }
 }
 
 impl From<StoredOptions> for PartitionOptions {
@@ -325,7 +332,8 @@ impl fmt::Debug for PartitionOptions {
             .field("stored", &self.stored)
             // By name: hooks of an application need not implement `Debug`.
             .field("filters", &hooks.map(filter_names))
-            .field("value_store", &hooks.and_then(store_name))
+            .field("dropped", &self.dropped)
+            .field("value_store", &self.value_store.as_ref().map(|it| it.name().to_owned()))
             .field("ttl", &self.ttl)
             .field("metahive", &self.metahive)
             .field("large_values", &self.large_values)
@@ -336,10 +344,6 @@ impl fmt::Debug for PartitionOptions {
 
 fn filter_names(hooks: &Hooks) -> Vec<String> {
     hooks.filters.iter().map(|filter| filter.name().to_owned()).collect()
-}
-
-fn store_name(hooks: &Hooks) -> Option<String> {
-    Some(hooks.store.as_ref()?.name().to_owned())
 }
 
 #[cfg(test)]

@@ -61,15 +61,12 @@ impl Partition {
     ///
     /// # Examples
     /// ```
-    /// use std::sync::Arc;
-    /// use siltstone::hooks::CompactionFilterFactory;
     /// use siltstone::{PartitionOptions, TtlFilter, TtlRule};
     ///
-    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
-    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
-    /// let stored = (TtlFilter::NAME.to_owned(), rule.params());
-    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
-    /// assert_eq!(sessions.filters(), [stored]);
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
+    /// assert_eq!(sessions.filters()[0].0, TtlFilter::NAME);
     /// assert!(db.partition("users")?.filters().is_empty());
     /// # Ok::<(), siltstone::Error>(())
     /// ```

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use largeval::LargeValueOptions;
 use lsm_core::hooks::{CompactionFilterFactory, Hooks, MergeOperator, ValueStoreFactory};
-use metahive::MetaHiveOptions;
+use metahive::{MetaHive, MetaHiveOptions};
 
 use super::PartitionOptions;
-use crate::TtlRule;
+use crate::{TtlFilter, TtlRule};
 
 impl PartitionOptions {
     /// Gives the partition metadata for every entry: checksums that a flush creates, that every
@@ -18,8 +18,7 @@ impl PartitionOptions {
     /// partition that was created without MetaHive refuses keys that end in `0x01` after MetaHive is
     /// turned on. It refuses MetaHive if it has such keys; delete them and compact the partition
     /// first. Entries in existing tables get their metadata in their next compaction. The other filters of the
-    /// partition stay, unless the options name filters. To turn MetaHive off, name hooks without it
-    /// ([`hooks`](Self::hooks)): the next compactions remove the metadata.
+    /// partition stay, unless the options name filters. [`without_metahive`](Self::without_metahive) turns it off.
     ///
     /// # Examples
     /// ```
@@ -35,6 +34,49 @@ impl PartitionOptions {
     /// ```
     pub fn metahive(mut self, options: MetaHiveOptions) -> PartitionOptions {
         self.metahive = Some(options);
+        self
+    }
+
+    /// Turns MetaHive off: the next compactions remove the metadata. The other filters of the partition stay.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{MetaHiveOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// db.partition_with("ledger", ledger.options().without_metahive())?;
+    /// assert!(ledger.filters().is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn without_metahive(self) -> PartitionOptions {
+        self.without_filter(MetaHive::NAME)
+    }
+
+    /// Removes the filter of this name from the options and from the partition, whose other filters stay.
+    /// [`TtlFilter::NAME`] is that of the rule of expiry; expired entries that no compaction has removed are read again
+    /// then.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{PartitionOptions, TtlFilter, TtlRule};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
+    /// sessions.put("ann", 1u64.to_be_bytes())?; // in 1970
+    /// db.partition_with("sessions", sessions.options().without_filter(TtlFilter::NAME))?;
+    /// assert!(sessions.contains("ann")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn without_filter(mut self, name: &str) -> PartitionOptions {
+        self.metahive = self.metahive.filter(|_| name != MetaHive::NAME);
+        self.ttl = self.ttl.filter(|_| name != TtlFilter::NAME);
+        if let Some(hooks) = &mut self.hooks {
+            hooks.filters.retain(|filter| filter.name() != name);
+        }
+        self.dropped.push(name.to_owned());
         self
     }
 
@@ -112,8 +154,9 @@ impl PartitionOptions {
         self
     }
 
-    /// Adds a compaction filter after the filters that are named already. Later opens find a filter of
-    /// the application through [`Builder::hooks`](crate::Builder::hooks).
+    /// Adds a compaction filter after the filters that these options name already. The filters of the options replace
+    /// all those of an existing partition, also its rule of expiry and MetaHive: name these again to keep them. Later
+    /// opens find a filter of the application through [`Builder::hooks`](crate::Builder::hooks).
     ///
     /// # Examples
     /// ```
@@ -134,9 +177,10 @@ impl PartitionOptions {
     }
 
     /// Sets the store for values that are stored outside of tables. Later opens find it through
-    /// [`Builder::hooks`](crate::Builder::hooks). A partition that has a store keeps it.
+    /// [`Builder::hooks`](crate::Builder::hooks). A partition that has a store keeps it. The filters of the partition
+    /// stay, unless the options name filters.
     pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> PartitionOptions {
-        self.hooks.get_or_insert_default().store = Some(store);
+        self.value_store = Some(store);
         self
     }
 
@@ -151,8 +195,8 @@ impl PartitionOptions {
     /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
     /// let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
     /// let ledger = db.partition_with("ledger", options)?;
-    /// // Turns MetaHive off; the next compactions remove the metadata.
     /// db.partition_with("ledger", ledger.options().hooks(Hooks::new()))?;
+    /// assert!(ledger.filters().is_empty());
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn hooks(mut self, hooks: Hooks) -> PartitionOptions {
@@ -161,6 +205,7 @@ impl PartitionOptions {
         // away.
         self.ttl = None;
         self.metahive = None;
+        self.value_store = None;
         self
     }
 }

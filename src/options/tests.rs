@@ -19,6 +19,22 @@ fn hooks_are_left_alone_unless_one_is_named() {
 }
 
 #[test]
+fn a_value_store_leaves_a_partition_its_filters() {
+    let store = Arc::new(LargeValues::new(LargeValueOptions::new()).unwrap());
+    let hooks = PartitionOptions::new().value_store(store.clone()).into_parts().unwrap().1;
+    assert!(hooks.is_some_and(|hooks| hooks.keeps_filters && hooks.store.is_some()));
+    let filter = Arc::new(crate::PrefixDropFilter::new(["a"]));
+    let options = PartitionOptions::new().filter(filter).value_store(store.clone());
+    let named = options.clone().into_parts().unwrap().1.expect("hooks are named");
+    assert!(!named.keeps_filters && named.filters.len() == 1);
+    let without = options.without_filter(crate::PrefixDropFilter::NAME);
+    let left = without.into_parts().unwrap().1.expect("hooks are named");
+    assert!(left.filters.is_empty());
+    let replaced = PartitionOptions::new().value_store(store).hooks(Hooks::new());
+    assert!(replaced.into_parts().unwrap().1.is_some_and(|hooks| hooks.store.is_none()));
+}
+
+#[test]
 fn a_getter_returns_what_its_setter_set() {
     let options = PartitionOptions::new()
         .logged(false)

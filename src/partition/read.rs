@@ -101,14 +101,13 @@ impl Partition {
     ///
     /// # Examples
     /// ```
-    /// # use std::sync::Arc;
     /// # use std::time::Duration;
-    /// use siltstone::{PartitionOptions, RemainingTime, TtlFilter, TtlRule};
+    /// use siltstone::{PartitionOptions, RemainingTime, TtlRule};
     ///
-    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
     /// // A value begins with its time of expiry in seconds since 1970.
-    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
-    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
     /// sessions.put("old", 1_000_000u64.to_be_bytes())?;
     /// assert!(sessions.get("old")?.is_none() && sessions.remaining_time("old")?.is_none());
     /// let left = sessions.with_expired().remaining_time("old")?;
@@ -128,12 +127,11 @@ impl Partition {
     ///
     /// # Examples
     /// ```
-    /// # use std::sync::Arc;
-    /// use siltstone::{PartitionOptions, TtlFilter, TtlRule};
+    /// use siltstone::{PartitionOptions, TtlRule};
     ///
-    /// # let db = siltstone::Db::builder("/db").fs(Arc::new(siltstone::fs::MemFs::new())).open()?;
-    /// let rule = TtlFilter::stored(&TtlRule::in_value(0));
-    /// let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().ttl(&TtlRule::in_value(0));
+    /// let sessions = db.partition_with("sessions", options)?;
     /// sessions.put("old", 1_000_000u64.to_be_bytes())?;
     /// assert_eq!((sessions.keys().count(), sessions.with_expired().keys().count()), (0, 1));
     /// # Ok::<(), siltstone::Error>(())

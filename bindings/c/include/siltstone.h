@@ -893,7 +893,7 @@ void siltstone_partition_options_set_fifo(siltstone_partition_options_t *options
                                           uint64_t bytes_max,
                                           uint64_t seconds_max);
 
-// Keeps a checksum with every entry, which every compaction verifies. Replaces the hooks of the partition.
+// Keeps a checksum with every entry, which every compaction verifies. The other hooks of the partition stay.
 void siltstone_partition_options_set_metahive(siltstone_partition_options_t *options);
 
 // Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB.

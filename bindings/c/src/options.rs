@@ -350,7 +350,7 @@ pub unsafe extern "C" fn siltstone_partition_options_set_fifo(
     unsafe { set_partition(options, |it| it.compaction_style(style)) };
 }
 
-/// Keeps a checksum with every entry, which every compaction verifies. Replaces the hooks of the partition.
+/// Keeps a checksum with every entry, which every compaction verifies. The other hooks of the partition stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_partition_options_set_metahive(options: *mut PartitionOptions) {
     // SAFETY: contracts 1 and 2 of `raw`.

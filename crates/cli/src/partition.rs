@@ -61,6 +61,7 @@ pub(crate) struct CreateArgs {
 }
 
 /// Arguments of `partition set`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
@@ -70,6 +71,15 @@ pub(crate) struct SetArgs {
     /// The stored entries have the times of --expire; without this a partition with entries gets no rule
     #[arg(long, requires = "expire")]
     expire_stored: bool,
+    /// Remove the checksums of entries (MetaHive)
+    #[arg(long, conflicts_with = "metahive")]
+    no_metahive: bool,
+    /// Move large values back into tables
+    #[arg(long, conflicts_with = "large_values")]
+    no_large_values: bool,
+    /// End the rule of expiry: expired entries that no compaction has removed are read again
+    #[arg(long, conflicts_with = "expire")]
+    no_expire: bool,
     #[command(flatten)]
     writing: Writing,
 }
@@ -166,6 +176,21 @@ fn parse_prefix(text: &str) -> Result<Prefix, String> {
     };
     let expected = "is not fixed:LENGTH (up to 65535), through:CHARACTER, through:0xHH or none";
     known.map(Prefix).ok_or_else(|| format!("{text:?} {expected}"))
+}
+
+impl SetArgs {
+    fn turn_off(&self, mut options: PartitionOptions) -> PartitionOptions {
+        if self.no_metahive {
+            options = options.without_metahive();
+        }
+        if self.no_large_values {
+            options = options.large_values(LargeValueOptions::off());
+        }
+        if self.no_expire {
+            options = options.without_filter(TtlFilter::NAME);
+        }
+        options
+    }
 }
 
 impl OptionArgs {
@@ -267,13 +292,14 @@ pub(crate) fn run(command: &PartitionCommand) -> Result<(), Failure> {
             print(&existing.partition(name)?, *json)?;
             Ok(existing.close()?)
         }
-        PartitionCommand::Set(SetArgs { named, options, expire_stored, writing }) => {
+        PartitionCommand::Set(args) => {
+            let SetArgs { named, options, expire_stored, writing, .. } = args;
             let existing = Existing::open(&named.database, writing, "partition set")?;
             let partition = existing.partition(&named.name)?;
             if !expire_stored {
                 options.check_times(&partition)?;
             }
-            let changed = options.apply(partition.options())?;
+            let changed = args.turn_off(options.apply(partition.options())?);
             print(&existing.db.partition_with(&named.name, changed)?, named.json)?;
             Ok(existing.close()?)
         }

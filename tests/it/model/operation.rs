@@ -114,7 +114,7 @@ pub enum Operation {
     WaitIdle,
     WaitDurable,
     /// Creates the partition or changes its options; gives it a rule of expiry, which it keeps.
-    Configure(u8, PartitionOptions, bool),
+    Configure(u8, Box<PartitionOptions>, bool),
     /// Moves the clock to so many seconds after the time of the last value.
     Pass(u8),
     DropPartition(u8),
@@ -248,7 +248,8 @@ pub fn options() -> impl Strategy<Value = Options> {
 fn configure() -> impl Strategy<Value = Operation> {
     (any::<u8>(), proptest::bool::weighted(0.4)).prop_flat_map(|(n, expires)| {
         let hooks = if expires { sealed().boxed() } else { hooks().boxed() };
-        partition_options(hooks).prop_map(move |options| Operation::Configure(n, options, expires))
+        partition_options(hooks)
+            .prop_map(move |options| Operation::Configure(n, Box::new(options), expires))
     })
 }
 

@@ -151,6 +151,21 @@ fn a_rule_and_metahive_stay_when_the_other_one_is_named() {
     assert_eq!(p.verified_range(..).count(), 29);
     use siltstone::hooks::CompactionFilterFactory;
     assert_eq!(p.filters()[0].1, stored.params());
+    // One goes alone, also with the name of a filter that the partition does not have, and over an open.
+    let unsealed = p.options().without_metahive().without_filter("none");
+    db.partition_with("p", unsealed).unwrap();
+    assert_eq!(filters(&p), ["ttl"]);
+    check(&p, &all[31..]);
+    drop(p);
+    db.close().unwrap();
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition("p").unwrap();
+    check(&p, &all[31..]);
+    db.partition_with("p", p.options().metahive(MetaHiveOptions::default())).unwrap();
+    let endless = p.options().ttl(&rule()).without_filter(TtlFilter::NAME);
+    db.partition_with("p", endless).unwrap();
+    assert_eq!(filters(&p), ["metahive"]);
+    db.partition_with("p", p.options().ttl(&rule())).unwrap();
     // Filters that are named end all others, and MetaHive ends none.
     db.partition_with("p", p.options().hooks(Default::default())).unwrap();
     assert_eq!(filters(&p), [""; 0]);

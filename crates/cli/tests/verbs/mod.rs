@@ -354,6 +354,12 @@ fn partitions_get_rules_and_operators_and_show_their_hooks() {
     assert_eq!(printed(at, &["get", "db", "a", "--partition", "tags"], 0), "red,blue\n");
     let large = printed(at, &["partition", "set", "db", "tags", "--large-values"], 0);
     assert!(large.contains("append:,\nmetahive          false\nlarge_values      true"), "{large}");
+    let off = printed(at, &["partition", "set", "db", "tags", "--no-large-values"], 0);
+    assert!(off.contains("large_values      false"), "{off}");
+    let off = printed(at, &["partition", "set", "db", "cache", "--no-metahive"], 0);
+    assert!(off.contains("value:0,ms\noperator          none\nmetahive          false"), "{off}");
+    let off = printed(at, &["partition", "set", "db", "cache", "--no-expire", "--metahive"], 0);
+    assert!(off.contains("none\noperator          none\nmetahive          true"), "{off}");
 
     // Entries without times would be taken for expired ones.
     printed(at, &["put", "db", "a", "administrator", "--partition", "users"], 0);

@@ -54,22 +54,23 @@ impl Filters {
         Filters { records: records.collect(), code: code.collect() }
     }
 
-    /// The filters of `partition`, which has these `stored` records, with those of `self`: they take the place of
-    /// filters of the same name. One that seals stays last, because it seals what the others leave.
-    pub(super) fn added_to(self, partition: &PartitionState, stored: &[HookRecord]) -> Filters {
+    /// The filters of `partition`, which has these `stored` records, with those of `self`, which `hooks` names: they take
+    /// the place of filters of the same name. One that seals stays last, because it seals what the others leave.
+    pub(super) fn added_to(
+        self,
+        partition: &PartitionState,
+        stored: &[HookRecord],
+        hooks: &Hooks,
+    ) -> Filters {
         let own = stored.iter().filter(|it| it.kind == HookKind::Filter && it.name != KEY_FORM);
-        let mut records: Vec<_> = own.filter(|it| !self.names(&it.name)).cloned().collect();
+        let mut records: Vec<_> = own.filter(|it| !hooks.names_filter(&it.name)).cloned().collect();
         let mut code = partition.hooks().filters.clone();
-        code.retain(|it| !self.names(it.name()));
+        code.retain(|it| !hooks.names_filter(it.name()));
         records.extend(self.records);
         records.sort_by_key(|record| !record.rules.reserved_suffix.is_empty());
         code.extend(self.code);
         code.sort_by_key(|filter| filter.sealer().is_some());
         Filters { records, code }
-    }
-
-    fn names(&self, name: &str) -> bool {
-        self.records.iter().any(|record| record.name == name)
     }
 }
 

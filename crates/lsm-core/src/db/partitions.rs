@@ -215,7 +215,7 @@ impl DbInner {
         let form = Some(partition.key_form);
         let mut filters = Filters::of(&partition.name, hooks, form);
         if hooks.keeps_filters {
-            filters = filters.added_to(partition, stored);
+            filters = filters.added_to(partition, stored, hooks);
         }
         let mut records = records_of(&filters, hooks, form)?;
         keep_store(partition, hooks, stored, &mut records)?;

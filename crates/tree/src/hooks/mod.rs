@@ -219,6 +219,8 @@ pub struct Hooks {
     /// `true` if an existing partition keeps its filters; those of `filters` come in addition, or in the
     /// place of filters of the same name.
     pub keeps_filters: bool,
+    /// Names of filters that an existing partition does not keep.
+    pub dropped: Vec<String>,
 }
 
 impl Hooks {
@@ -239,9 +241,10 @@ impl Hooks {
         self
     }
 
-    /// Returns `true` if it has a filter of this name.
+    /// Returns `true` if it has, or drops, a filter of this name.
     pub fn names_filter(&self, name: &str) -> bool {
         self.filters.iter().any(|filter| filter.name() == name)
+            || self.dropped.iter().any(|it| it == name)
     }
 
     /// Sets the merge operator.
