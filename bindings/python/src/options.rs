@@ -11,7 +11,7 @@ use pyo3::types::{PyBool, PyDict, PyString};
 use siltstone::hooks::CompactionFilterFactory;
 use siltstone::operators::{MergeOperator, ready_made};
 use siltstone::{
-    Builder, CompactionStyle, Compression, Hooks, LargeValueOptions, MetaHiveOptions, Options,
+    Builder, CompactionStyle, Compression, LargeValueOptions, MetaHiveOptions, Options,
     PartitionOptions, PrefixExtractor, TimeUnit, TimeWidth, TtlFilter, TtlRule,
 };
 
@@ -102,17 +102,17 @@ pub fn partition_options(
             "prefix_extractor" => options.prefix_extractor(prefix_extractor(&value)?),
             "fifo" => options.compaction_style(fifo(&value)?),
             "metahive" if value.extract()? => options.metahive(MetaHiveOptions::default()),
-            "metahive" => options.hooks(Hooks::new()),
+            "metahive" => options.without_metahive(),
             "large_values" => options.large_values(large_values(&value)?),
             "merge_operator" => options.merge_operator(merge_operator(&value)?),
             "compaction_filters" => {
                 let filters = compaction_filters(&value)?;
                 filters.into_iter().fold(options, PartitionOptions::filter)
             }
-            "ttl" => {
-                let rule = ttl_rule(value.cast::<PyDict>().map_err(PyErr::from)?)?;
-                options.filter(Arc::new(TtlFilter::stored(&rule)))
-            }
+            "ttl" => match value.cast::<PyBool>() {
+                Ok(is_on) if !is_on.is_true() => options.without_filter(TtlFilter::NAME),
+                _ => options.ttl(&ttl_rule(value.cast::<PyDict>().map_err(PyErr::from)?)?),
+            },
             _ => return Err(unknown("a partition", &name)),
         };
     }

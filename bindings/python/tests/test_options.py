@@ -136,6 +136,21 @@ def test_expired_entries_are_not_there(db: siltstone.Db) -> None:
     assert len(list(seen)) == 1
 
 
+def test_a_rule_of_expiry_and_metahive_leave_each_other(db: siltstone.Db) -> None:
+    rule: siltstone.TtlRule = {"place": "value"}
+    ledger = db.partition("ledger")
+    ledger.put(b"old", (1).to_bytes(8, "big"))
+    db.partition("ledger", metahive=True)
+    db.partition("ledger", ttl=rule)
+    with pytest.raises(siltstone.ReservedKey):
+        ledger.put(b"k\x01", bytes(8))
+    db.partition("ledger", ttl=rule, metahive=False)
+    ledger.put(b"k\x01", bytes(8))
+    assert list(ledger.keys()) == [b"k\x01"]
+    db.partition("ledger", ttl=False)
+    assert ledger.contains(b"old")
+
+
 def test_metahive_and_large_values_are_turned_on_and_off(db: siltstone.Db) -> None:
     ledger = db.partition("ledger", metahive=True)
     ledger.put(b"alice", b"12")

@@ -205,7 +205,8 @@ class Fifo(TypedDict, total=False):
 class PartitionOptions(TypedDict, total=False):
     """Options of a partition. They are stored with it.
 
-    ``metahive``, ``ttl`` and ``compaction_filters`` name hooks: they replace all filters that the partition had.
+    An existing partition keeps those that a call does not name. ``compaction_filters`` alone replaces all filters of the
+    partition, also its rule of expiry and MetaHive: name ``ttl`` and ``metahive`` with it to keep them.
     """
 
     #: Whether writes go to the log. Fixed when the partition is made. Default: True.
@@ -228,16 +229,17 @@ class PartitionOptions(TypedDict, total=False):
     prefix_extractor: int | Buffer | Literal[False]
     #: Limits of a partition whose tables are not merged, and whose oldest tables go. Default: False, tables are merged.
     fifo: Fifo | Literal[False]
-    #: True keeps a checksum with every entry; False removes all hooks. Default: False.
+    #: Whether a checksum is kept with every entry. Default: False.
     metahive: bool
-    #: Whether, and how, large values are kept in chunk files. Default: False.
+    #: Whether, and how, large values are kept in chunk files. Those that a dict does not name have their defaults.
+    #: Default: False.
     large_values: bool | LargeValueOptions
     #: A ready-made operator: add, max, min, append or set-bits; append with its separator. Or one of the application.
     merge_operator: str | tuple[str, Buffer] | MergeOperator
     #: Compaction filters of the application, in the order in which they decide. Default: none.
     compaction_filters: Sequence[CompactionFilter]
-    #: When entries expire. Default: never.
-    ttl: TtlRule
+    #: When entries expire, or False: never. Default: False.
+    ttl: TtlRule | Literal[False]
 
 
 class Bounds(TypedDict, total=False):
