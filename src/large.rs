@@ -227,7 +227,7 @@ impl Partition {
     pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
         // The point goes into the reader. It keeps the version that names the value, and with it
         // the chunk file.
-        largeval::open_blob(self.0.read_point_at(None)?, key.as_ref())
+        largeval::open_blob(self.0.locate(None, key.as_ref())?, key.as_ref())
     }
 
     /// Reads the value of `key` into the front of `buf` and returns its length. `parallelism` sets the
@@ -259,7 +259,7 @@ impl Partition {
         buf: &mut [u8],
         parallelism: Parallelism,
     ) -> Result<Option<u64>> {
-        largeval::get_into(self.0.read_point_at(None)?, key.as_ref(), buf, parallelism)
+        largeval::get_into(self.0.locate(None, key.as_ref())?, key.as_ref(), buf, parallelism)
     }
 
     /// Returns the value of `key` without a copy, if it is mapped: with the feature `mmap`, on
@@ -294,7 +294,7 @@ impl Partition {
     /// # }
     /// ```
     pub fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
-        largeval::get_ref(self.0.read_point_at(None)?, key.as_ref())
+        largeval::get_ref(self.0.locate(None, key.as_ref())?, key.as_ref())
     }
 
     /// Returns the bytes `range` of the value of `key`, or fewer if the value is shorter.
@@ -317,7 +317,7 @@ impl Partition {
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        largeval::get_range(self.0.read_point_at(None)?, key.as_ref(), range)
+        largeval::get_range(self.0.locate(None, key.as_ref())?, key.as_ref(), range)
     }
 
     /// Returns the length of the value of `key` and the time at which it was stored, without reading
@@ -336,7 +336,7 @@ impl Partition {
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
-        largeval::stat_blob(self.0.read_point_at(None)?, key.as_ref())
+        largeval::stat_blob(self.0.locate(None, key.as_ref())?, key.as_ref())
     }
 
     /// Returns the space that the large values use; `None` if the partition has no large values.

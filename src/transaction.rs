@@ -127,7 +127,7 @@ impl Transaction {
         self.0.multi_get(&partition.0, keys)
     }
 
-    /// Returns whether `key` exists in `partition`. Errors are those of [`Transaction::get`].
+    /// Returns whether `key` exists in `partition`. No large value is read. Errors are those of [`Transaction::get`].
     ///
     /// # Examples
     /// ```
@@ -140,8 +140,7 @@ impl Transaction {
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
-        // By a get, which notes the key as read, also where it does not exist.
-        Ok(self.get(partition, key)?.is_some())
+        Ok(self.0.locate(&partition.0, key.as_ref())?.is_some())
     }
 
     /// Returns a double-ended iterator over the keys and values in `range` of `partition`, with the
@@ -455,8 +454,8 @@ impl fmt::Debug for Transaction {
 /// One partition as a transaction sees it: [`Transaction::of`].
 #[derive(Clone, Copy, Debug)]
 pub struct PartitionTransaction<'a> {
-    transaction: &'a Transaction,
-    partition: &'a Partition,
+    pub(crate) transaction: &'a Transaction,
+    pub(crate) partition: &'a Partition,
 }
 
 impl<'a> Readable for PartitionTransaction<'a> {
@@ -486,5 +485,9 @@ impl<'a> Readable for PartitionTransaction<'a> {
 
     fn cursor_in(&self, range: impl KeyRange) -> TransactionCursor<'a> {
         self.transaction.cursor_in(self.partition, range)
+    }
+
+    fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.transaction.contains(self.partition, key)
     }
 }

@@ -4,14 +4,15 @@ use std::ops::Range;
 
 use largeval::{BlobReader, BlobRef, BlobStat, Parallelism};
 use lsm_core::error::Result;
-use lsm_core::read::ReadPoint;
+use lsm_core::read::{Located, ReadPoint};
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
 use crate::secondary::{Level, ReadOptions, Reading, SecondaryPartition};
 use crate::snapshot::PartitionSnapshot;
+use crate::transaction::PartitionTransaction;
 
-/// Large values of one partition: of a [`Partition`], of a partition as a snapshot sees it, or as a
+/// Large values of one partition: of a [`Partition`], of a partition as a snapshot or a transaction sees it, or as a
 /// [`Secondary`](crate::secondary::Secondary) does. For code that works with all of them; each call
 /// is documented at [`Partition`].
 pub trait ReadBlobs {
@@ -21,12 +22,20 @@ pub trait ReadBlobs {
     /// A closed database; a dropped partition.
     fn point(&self) -> Result<ReadPoint>;
 
+    /// Returns the place of the value of `key`, with the point that keeps it there.
+    ///
+    /// # Errors
+    /// Those of a get.
+    fn locate(&self, key: &[u8]) -> Result<Option<(Located, ReadPoint)>> {
+        self.point()?.locate_kept(key)
+    }
+
     /// As [`Partition::open_blob`].
     ///
     /// # Errors
     /// Those of a get.
     fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        largeval::open_blob(self.point()?, key.as_ref())
+        largeval::open_blob(self.locate(key.as_ref())?, key.as_ref())
     }
 
     /// As [`Partition::get_into`].
@@ -40,7 +49,7 @@ pub trait ReadBlobs {
         buf: &mut [u8],
         parallelism: Parallelism,
     ) -> Result<Option<u64>> {
-        largeval::get_into(self.point()?, key.as_ref(), buf, parallelism)
+        largeval::get_into(self.locate(key.as_ref())?, key.as_ref(), buf, parallelism)
     }
 
     /// As [`Partition::get_ref`].
@@ -48,7 +57,7 @@ pub trait ReadBlobs {
     /// # Errors
     /// Those of a get.
     fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
-        largeval::get_ref(self.point()?, key.as_ref())
+        largeval::get_ref(self.locate(key.as_ref())?, key.as_ref())
     }
 
     /// As [`Partition::get_range`].
@@ -56,7 +65,7 @@ pub trait ReadBlobs {
     /// # Errors
     /// Those of a get.
     fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        largeval::get_range(self.point()?, key.as_ref(), range)
+        largeval::get_range(self.locate(key.as_ref())?, key.as_ref(), range)
     }
 
     /// As [`Partition::stat_blob`].
@@ -64,7 +73,7 @@ pub trait ReadBlobs {
     /// # Errors
     /// Those of a get.
     fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
-        largeval::stat_blob(self.point()?, key.as_ref())
+        largeval::stat_blob(self.locate(key.as_ref())?, key.as_ref())
     }
 }
 
@@ -77,6 +86,18 @@ impl ReadBlobs for Partition {
 impl ReadBlobs for PartitionSnapshot {
     fn point(&self) -> Result<ReadPoint> {
         self.partition().0.read_point_at(Some(&self.snapshot().0))
+    }
+}
+
+/// With the values that the transaction wrote; each key counts as read.
+impl ReadBlobs for PartitionTransaction<'_> {
+    /// Returns the read point of the snapshot of the transaction.
+    fn point(&self) -> Result<ReadPoint> {
+        self.partition.0.read_point_at(Some(self.transaction.0.snapshot()))
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Option<(Located, ReadPoint)>> {
+        self.transaction.0.locate(&self.partition.0, key)
     }
 }
 

@@ -59,17 +59,21 @@ pub fn put_stream_unkeyed(partition: &Partition, len: Option<u64>) -> Result<Blo
     BlobWriter::new(partition, &existing_store_of(partition)?, None, len)
 }
 
+/// The place of a value, with the point that keeps it there: of [`ReadPoint::locate_kept`], or of a key that a
+/// transaction wrote.
+pub type Found = Option<(Located, ReadPoint)>;
+
 /// A value where it lies.
 enum FoundValue {
     Small(Slice),
     Large(Block, ReadPoint),
 }
 
-fn find(point: ReadPoint, key: &[u8]) -> Result<Option<FoundValue>> {
-    let found = match point.locate(key)? {
+fn find(found: Found, key: &[u8]) -> Result<Option<FoundValue>> {
+    let found = match found {
         None => return Ok(None),
-        Some(Located::Here(value)) => FoundValue::Small(value),
-        Some(Located::Apart(handle)) => {
+        Some((Located::Here(value), _)) => FoundValue::Small(value),
+        Some((Located::Apart(handle), point)) => {
             let block = store_at(&point)?.0.block(&handle, ByteSource::Cached);
             // With the point, which keeps the version that names the handle, and so the file.
             FoundValue::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
@@ -97,9 +101,9 @@ fn named(error: Error, partition: &str, key: &[u8]) -> Error {
 /// Opens the value of `key` for reading in pieces.
 ///
 /// # Errors
-/// Those of a get; corruption of the checksums of the value.
-pub fn open_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobReader>> {
-    Ok(match find(point, key)? {
+/// Corruption of the checksums of the value.
+pub fn open_blob(found: Found, key: &[u8]) -> Result<Option<BlobReader>> {
+    Ok(match find(found, key)? {
         None => None,
         Some(FoundValue::Small(value)) => Some(BlobReader::small(value)),
         Some(FoundValue::Large(block, point)) => {
@@ -115,7 +119,7 @@ pub fn open_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobReader>> {
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] if `buf` is shorter; those of a get.
 pub fn get_into(
-    point: ReadPoint,
+    found: Found,
     key: &[u8],
     buf: &mut [u8],
     parallelism: Parallelism,
@@ -125,7 +129,7 @@ pub fn get_into(
         true => Ok(len),
         false => Err(Error::limit("length of the value for the buffer", len, room)),
     };
-    Ok(match find(point, key)? {
+    Ok(match find(found, key)? {
         None => None,
         Some(FoundValue::Small(value)) => {
             let len = fits(value.len() as u64)?;
@@ -146,8 +150,8 @@ pub fn get_into(
 ///
 /// # Errors
 /// Those of a get.
-pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
-    Ok(match find(point, key)? {
+pub fn get_ref(found: Found, key: &[u8]) -> Result<Option<BlobRef>> {
+    Ok(match find(found, key)? {
         None => None,
         Some(FoundValue::Small(value)) => Some(BlobRef::small(value)),
         Some(FoundValue::Large(block, point)) => {
@@ -163,8 +167,8 @@ pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
 ///
 /// # Errors
 /// Those of a get; a limit for a range that is too long to be held in memory.
-pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Option<Slice>> {
-    let Some(found) = find(point, key)? else { return Ok(None) };
+pub fn get_range(found: Found, key: &[u8], range: Range<u64>) -> Result<Option<Slice>> {
+    let Some(found) = find(found, key)? else { return Ok(None) };
     let len = match &found {
         FoundValue::Small(value) => value.len() as u64,
         FoundValue::Large(block, _) => block.handle.len,
@@ -191,15 +195,15 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
 ///
 /// # Errors
 /// Those of a get.
-pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
+pub fn stat_blob(found: Found, key: &[u8]) -> Result<Option<BlobStat>> {
     // Not by `find`, which would open the chunk file: the answer is in the handle.
-    Ok(match point.locate(key)? {
+    Ok(match found {
         None => None,
-        Some(Located::Here(value)) => {
+        Some((Located::Here(value), _)) => {
             let len = value.len() as u64;
             Some(BlobStat { len, stored_len: len, stored: None })
         }
-        Some(Located::Apart(handle)) => {
+        Some((Located::Apart(handle), point)) => {
             let handle = store_at(&point)?.0.handle(&handle);
             let handle = handle.map_err(|error| named(error, point.partition(), key))?;
             Some(BlobStat {

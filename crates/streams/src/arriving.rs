@@ -125,7 +125,7 @@ impl<'d> Importer<'d> {
         if !self.options.is_resuming {
             return Ok(None);
         }
-        let stored = largeval::open_blob(partition.read_point_at(None)?, key)?;
+        let stored = largeval::open_blob(partition.locate(None, key)?, key)?;
         // A value of another length differs, and need not be read.
         Ok(stored.filter(|stored| len.is_none_or(|len| len == stored.len())))
     }

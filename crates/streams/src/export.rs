@@ -77,7 +77,7 @@ impl Exported {
         for key in entries.keys() {
             let key = key?;
             if let Some(value) =
-                largeval::open_blob(partition.read_point_at(Some(&self.snapshot))?, &key)?
+                largeval::open_blob(partition.locate(Some(&self.snapshot), &key)?, &key)?
             {
                 each(&key, &ExportedValue::Stored(&value))?;
             }

@@ -1,12 +1,16 @@
 //! Damaged and missing bytes of large values.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-
 use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use siltstone::large_values::ReadBlobs;
 use siltstone::metahive::ScrubOptions;
-use siltstone::{Db, MetaHiveOptions, PartitionOptions, Result, Slice};
+use siltstone::{
+    Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions, ReadCursor, Result,
+    Slice,
+};
 use testkit::Rng;
 
 use super::{ManualClock, compressed, open, open_with, options};
@@ -142,6 +146,46 @@ fn check_read(read: Result<Option<Slice>>, path: &Path, value: &[u8]) {
     }
 }
 
+/// A transaction walks over keys and asks for them, without a value of a lost chunk, and returns that of its own.
+fn check_transaction_of_keys(db: &Db, p: &Partition) {
+    let mut transaction = db.transaction();
+    transaction.put(p, "own", "1");
+    let mut writer = p.put_stream("pending", None).unwrap();
+    writer.write_all(&[9; 700]).unwrap();
+    transaction.put_blob(writer.finish().unwrap());
+    transaction.delete(p, [3]);
+    assert_eq!(transaction.keys(p).collect::<Result<Vec<_>>>().unwrap().len(), 22);
+    assert_eq!(transaction.keys(p).rev().collect::<Result<Vec<_>>>().unwrap().len(), 22);
+    let mut cursor = transaction.cursor(p);
+    cursor.seek_to_first().unwrap();
+    let mut damaged = 0;
+    while cursor.valid() {
+        assert!(transaction.contains(p, cursor.key()).unwrap());
+        let read = cursor.value().map(<[u8]>::to_vec);
+        assert_eq!(read.is_err(), p.get(cursor.key()).is_err());
+        damaged += usize::from(read.is_err());
+        cursor.next().unwrap();
+    }
+    assert!(damaged > 0);
+    let of = transaction.of(p);
+    assert_eq!(of.stat_blob([3]).unwrap(), None);
+    for (key, value) in
+        [("own", vec![b'1']), ("pending", vec![9; 700]), ("small", b"in the table".to_vec())]
+    {
+        let mut read = Vec::new();
+        of.open_blob(key).unwrap().unwrap().read_to_end(&mut read).unwrap();
+        assert_eq!(read, value);
+        assert_eq!(of.stat_blob(key).unwrap().unwrap().len, value.len() as u64);
+        assert_eq!(of.get_ref(key).unwrap().unwrap()[..], value);
+    }
+    // What it asked for counts as read.
+    let mut late = db.transaction();
+    assert!(late.of(p).stat_blob("small").unwrap().is_some());
+    late.put(p, "own", "2");
+    p.put("small", "in the table").unwrap();
+    assert_eq!(late.commit(Durability::Os).unwrap_err().kind(), ErrorKind::Conflict);
+}
+
 #[test]
 fn a_lost_chunk_damages_its_keys_alone_and_the_rest_goes_on() {
     let fs = MemFs::new();
@@ -173,6 +217,7 @@ fn a_lost_chunk_damages_its_keys_alone_and_the_rest_goes_on() {
     assert_eq!(report.damage().len(), damaged);
     assert!(report.damage().iter().all(|damage| damage.file == lost), "{report}");
     assert_eq!(p.keys().count(), 21, "keys need no chunk");
+    check_transaction_of_keys(&db, &p);
     p.compact(..).unwrap();
     p.put("more", vec![7; 900]).unwrap();
     assert_eq!(p.get("more").unwrap().unwrap(), vec![7; 900]);

@@ -10,7 +10,6 @@ use lsm_core::fs::{
 };
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, Hooks};
 use lsm_core::options::{Compression, Durability};
-use lsm_core::read::ReadPoint;
 
 use super::*;
 use crate::access::{self, existing_store_of};
@@ -118,11 +117,11 @@ fn check_unsupported(p: &Partition, place: &str) {
     let reads = [
         ("get", p.get("key").err()),
         ("iter", p.range("key"..="key").next().unwrap().err()),
-        ("open_blob", access::open_blob(point(p), b"key").err()),
-        ("get_into", access::get_into(point(p), b"key", &mut buf, Parallelism::Auto).err()),
-        ("get_ref", access::get_ref(point(p), b"key").err()),
-        ("get_range", access::get_range(point(p), b"key", 0..10).err()),
-        ("stat_blob", access::stat_blob(point(p), b"key").err()),
+        ("open_blob", access::open_blob(found(p), b"key").err()),
+        ("get_into", access::get_into(found(p), b"key", &mut buf, Parallelism::Auto).err()),
+        ("get_ref", access::get_ref(found(p), b"key").err()),
+        ("get_range", access::get_range(found(p), b"key", 0..10).err()),
+        ("stat_blob", access::stat_blob(found(p), b"key").err()),
     ];
     for (read, error) in reads {
         let error = error.expect(read);
@@ -132,8 +131,8 @@ fn check_unsupported(p: &Partition, place: &str) {
     }
 }
 
-fn point(p: &Partition) -> ReadPoint {
-    p.read_point_at(None).unwrap()
+fn found(p: &Partition) -> access::Found {
+    p.locate(None, "key").unwrap()
 }
 
 /// An end of the log there would lose the values of a later version for good.

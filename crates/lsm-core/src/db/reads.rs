@@ -221,9 +221,7 @@ impl Partition {
         snapshot: Option<&Snapshot>,
         key: impl AsRef<[u8]>,
     ) -> Result<Option<(Located, ReadPoint)>> {
-        let point = self.read_point_at(snapshot)?;
-        let located = point.locate(key.as_ref())?;
-        Ok(located.map(|located| (located, point)))
+        self.read_point_at(snapshot)?.locate_kept(key.as_ref())
     }
 
     /// Returns the partition as it is now, or as `snapshot` sees it, to read from.

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::check_key;
 use crate::options::{Durability, WriteOptions};
-use crate::read::{Bounds, KeyRange, Range, RemainingTime, prefix_bounds};
+use crate::read::{Bounds, KeyRange, LazyRange, Located, ReadPoint, RemainingTime, prefix_bounds};
 use crate::types::{SeqNo, Slice};
 
 pub use cursor::TransactionCursor;
@@ -101,9 +101,34 @@ impl Transaction {
         seen((partition, &self.snapshot), key, own, || {
             // Before the read: a failed read gives its caller information, too. The transaction's own
             // writes need no validation.
-            self.reads.note_key(partition.state(), key);
-            self.snapshot.get(partition, key)
+            partition.get_at(self.noted(partition, key), key)
         })
+    }
+
+    /// Notes that `key` is read. Returns the snapshot to read.
+    fn noted(&self, partition: &Partition, key: &[u8]) -> Option<&Snapshot> {
+        self.reads.note_key(partition.state(), key);
+        Some(&self.snapshot)
+    }
+
+    /// Returns the place of the value of `key` in `partition`, own writes included, with the point that keeps it there.
+    /// The value store is not read.
+    pub fn locate(
+        &self,
+        partition: &Partition,
+        key: &[u8],
+    ) -> Result<Option<(Located, ReadPoint)>> {
+        partition.check_snapshot(&self.snapshot)?;
+        let located = match self.own(partition).and_then(|own| own.get(key)) {
+            None => return partition.locate(self.noted(partition, key), key),
+            Some(OwnWrite::Apart(pending)) => {
+                let is_shown = Merging::of(partition, &self.snapshot).is_shown(key);
+                is_shown.unwrap_or(true).then(|| Located::Apart(pending.handle()))
+            }
+            Some(_) => self.get(partition, key)?.map(Located::Here),
+        };
+        let point = partition.read_point_at(Some(&self.snapshot))?;
+        Ok(located.map(|located| (located, point)))
     }
 
     /// Returns the time after which the entry of `key` in `partition` is not there any more, counted from the begin of
@@ -134,7 +159,11 @@ impl Transaction {
         let mut others = Vec::new();
         for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
             match own.and_then(|own| own.get(key)) {
-                own @ (None | Some(OwnWrite::Merge(_))) => others.push((at, key, own)),
+                // Before the read, as in a get.
+                own @ (None | Some(OwnWrite::Merge(_))) => match self.noted(partition, key) {
+                    Some(_) => others.push((at, key, own)),
+                    None => values[at] = self.get(partition, key)?,
+                },
                 Some(own) => {
                     let value = merging.value(key, own)?;
                     values[at] = value.and_then(|value| merging.shown(key, value));
@@ -142,8 +171,6 @@ impl Transaction {
             }
         }
         let keys: Vec<&[u8]> = others.iter().map(|(_, key, _)| *key).collect();
-        // Before the read, as in a get.
-        keys.iter().for_each(|key| self.reads.note_key(partition.state(), key));
         let found = self.snapshot.multi_get(partition, &keys)?;
         for ((at, key, own), value) in others.into_iter().zip(found) {
             values[at] = seen((partition, &self.snapshot), key, own, || Ok(value))?;
@@ -154,12 +181,12 @@ impl Transaction {
     /// Returns the keys and values in `range` of `partition`, with the own writes that were made
     /// before this call.
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> TransactionRange {
-        self.scan(partition, range.bounds())
+        self.scan(partition, range.bounds(), true)
     }
 
     /// Returns the keys that begin with `prefix`, and their values, in `partition`.
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> TransactionRange {
-        self.scan(partition, prefix_bounds(prefix.as_ref()))
+        self.scan(partition, prefix_bounds(prefix.as_ref()), true)
     }
 
     /// Returns a cursor over the keys in `range` of `partition`, own writes included.
@@ -171,8 +198,9 @@ impl Transaction {
         TransactionCursor::new(self, partition, range.bounds())
     }
 
-    fn scan(&self, partition: &Partition, bounds: Bounds) -> TransactionRange {
-        let stored = Range::new(bounds.clone(), partition.read_point_at(Some(&self.snapshot)));
+    fn scan(&self, partition: &Partition, bounds: Bounds, reads_ahead: bool) -> TransactionRange {
+        let point = partition.read_point_at(Some(&self.snapshot));
+        let stored = LazyRange::new(bounds.clone(), point, reads_ahead);
         let own = self.own(partition).cloned().unwrap_or_default();
         let is_own = Arc::ptr_eq(self.db.inner(), partition.db());
         // A partition of another database may have the number of one that is read here. The range returns an

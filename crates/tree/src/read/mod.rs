@@ -19,7 +19,7 @@ pub use expired::RemainingTime;
 pub use get::Located;
 pub use moves::ReadCursor;
 pub use point::{OpenPartition, ReadPoint};
-pub use range::{Bounds, KeyRange, Keys, Range};
+pub use range::{Bounds, KeyRange, Keys, LazyRange, Range, RangeEnd};
 
 pub use cursor::stored_bounds;
 pub use expired::{Alive, AliveAt, ReadTime};

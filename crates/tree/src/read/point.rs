@@ -82,6 +82,14 @@ impl ReadPoint {
         located.map_err(|error| error.in_partition(self.partition()))
     }
 
+    /// As [`ReadPoint::locate`], with the point, which keeps the value in its place.
+    ///
+    /// # Errors
+    /// Those of a get.
+    pub fn locate_kept(self, key: &[u8]) -> Result<Option<(Located, ReadPoint)>> {
+        Ok(self.locate(key)?.map(|located| (located, self)))
+    }
+
     fn context(&self) -> GetContext<'_> {
         GetContext {
             view: &self.view,

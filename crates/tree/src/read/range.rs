@@ -220,6 +220,71 @@ impl DoubleEndedIterator for Range {
 
 impl std::iter::FusedIterator for Range {}
 
+/// An end of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeEnd {
+    /// That of the smallest key.
+    Front,
+    /// That of the greatest key.
+    Back,
+}
+
+/// A range whose values are read on demand: each key comes with the end that is on it until it moves.
+pub struct LazyRange {
+    range: Range,
+    reads_ahead: bool,
+}
+
+impl LazyRange {
+    /// Iterates over the keys of `point` within `bounds`; `reads_ahead` if most values will be read.
+    pub fn new(bounds: Bounds, point: Result<ReadPoint>, reads_ahead: bool) -> LazyRange {
+        LazyRange { range: Range::new(bounds, point), reads_ahead }
+    }
+
+    /// Reads no large values ahead from now on.
+    pub fn stop_reading_ahead(&mut self) {
+        self.reads_ahead = false;
+    }
+
+    /// Returns the value of the key that `end` is on.
+    pub fn value(&self, end: RangeEnd) -> Result<Slice> {
+        let range = &self.range;
+        on_key(if end == RangeEnd::Front { &range.front } else { &range.back }.as_ref())
+            .value_slice()
+    }
+
+    fn arrived(&mut self, moved: Result<bool>, end: RangeEnd) -> Option<Result<(Slice, RangeEnd)>> {
+        let reads_ahead = self.reads_ahead;
+        self.range.arrived(moved, |range| {
+            let at = match end {
+                RangeEnd::Front => (range.front.as_ref(), &mut range.front_readahead),
+                RangeEnd::Back => (range.back.as_ref(), &mut range.back_readahead),
+            };
+            let cursor = on_key(at.0);
+            if reads_ahead {
+                at.1.follow(cursor, &range.bounds, &range.point);
+            }
+            Ok((cursor.key_slice(), end))
+        })
+    }
+}
+
+impl Iterator for LazyRange {
+    type Item = Result<(Slice, RangeEnd)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let moved = self.range.step_front();
+        self.arrived(moved, RangeEnd::Front)
+    }
+}
+
+impl DoubleEndedIterator for LazyRange {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let moved = self.range.step_back();
+        self.arrived(moved, RangeEnd::Back)
+    }
+}
+
 /// A double-ended iterator over the keys of a range.
 pub struct Keys(Range);
 

@@ -4,30 +4,39 @@
 //! Made of ranges, one for each change of direction, so that its reads are noted like those of an
 //! iterator.
 //!
-//! Invariant: `walk` is just past the present key in its direction; without a present key it is not
+//! Invariant: `walk` has arrived at the present key in its direction; without a present key it is not
 //! used.
 
 use std::ops::Bound;
+use std::sync::OnceLock;
 
-use super::range::RangeEnd;
+use super::range::SeenValue;
 use super::{Transaction, TransactionRange};
 use crate::db::Partition;
 use crate::error::Result;
-use crate::read::{Bounds, ReadCursor};
+use crate::read::{Bounds, RangeEnd, ReadCursor};
 use crate::types::Slice;
 
 /// A cursor over the keys of one partition within bounds, as a transaction sees them. Before the first
 /// seek, and after a move that failed, it is on no key.
 ///
 /// # Cost
-/// A seek, and a move against the direction of the last one, cost what the first item of a
+/// Values are read on demand. A seek, and a move against the direction of the last one, cost what the first item of a
 /// [`TransactionRange`] costs.
 pub struct TransactionCursor<'a> {
     transaction: &'a Transaction,
     partition: &'a Partition,
     bounds: Bounds,
     walk: Option<(RangeEnd, TransactionRange)>,
-    present: Option<(Slice, Slice)>,
+    present: Option<Present>,
+}
+
+/// The key that a cursor is on.
+struct Present {
+    key: Slice,
+    seen: SeenValue,
+    /// Read on demand.
+    value: OnceLock<Slice>,
 }
 
 impl<'a> TransactionCursor<'a> {
@@ -45,7 +54,7 @@ impl<'a> TransactionCursor<'a> {
         // The narrower range, because it is the one that is noted: a wider one would make the
         // commit fail for a write to a key that the cursor could not have shown.
         let lower = if is_later(&own, &lower) { own } else { lower };
-        let range = self.transaction.scan(self.partition, (lower, self.bounds.1.clone()));
+        let range = self.transaction.scan(self.partition, (lower, self.bounds.1.clone()), false);
         self.go_on(RangeEnd::Front, range)
     }
 
@@ -53,7 +62,7 @@ impl<'a> TransactionCursor<'a> {
     fn walk_backward(&mut self, upper: Bound<Vec<u8>>) -> Result<()> {
         let own = self.bounds.1.clone();
         let upper = if is_earlier(&own, &upper) { own } else { upper };
-        let range = self.transaction.scan(self.partition, (self.bounds.0.clone(), upper));
+        let range = self.transaction.scan(self.partition, (self.bounds.0.clone(), upper), false);
         self.go_on(RangeEnd::Back, range)
     }
 
@@ -61,11 +70,8 @@ impl<'a> TransactionCursor<'a> {
         // Before the move, so that a move that fails leaves the cursor on no key.
         self.present = None;
         self.walk = None;
-        let next = match end {
-            RangeEnd::Front => range.next(),
-            RangeEnd::Back => range.next_back(),
-        };
-        self.present = next.transpose()?;
+        let next = range.step(end).transpose()?;
+        self.present = next.map(|(key, seen)| Present { key, seen, value: OnceLock::new() });
         self.walk = Some((end, range));
         Ok(())
     }
@@ -105,11 +111,17 @@ impl ReadCursor for TransactionCursor<'_> {
     }
 
     fn key(&self) -> &[u8] {
-        &self.present.as_ref().expect("the cursor is on no key").0
+        &self.present.as_ref().expect("the cursor is on no key").key
     }
 
     fn value(&self) -> Result<&[u8]> {
-        Ok(&self.present.as_ref().expect("the cursor is on no key").1)
+        let present = self.present.as_ref().expect("the cursor is on no key");
+        if let Some(value) = present.value.get() {
+            return Ok(value);
+        }
+        let (_, walk) = self.walk.as_ref().expect("it has arrived at the key");
+        let value = walk.read(&present.key, &present.seen)?;
+        Ok(present.value.get_or_init(|| value))
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -133,7 +145,7 @@ impl ReadCursor for TransactionCursor<'_> {
     }
 
     fn next(&mut self) -> Result<()> {
-        let Some((key, _)) = &self.present else { return Ok(()) };
+        let Some(Present { key, .. }) = &self.present else { return Ok(()) };
         match self.walk.take() {
             // In the direction of the last move the same iterator continues, and notes one range
             // for all of the walk.
@@ -143,7 +155,7 @@ impl ReadCursor for TransactionCursor<'_> {
     }
 
     fn prev(&mut self) -> Result<()> {
-        let Some((key, _)) = &self.present else { return Ok(()) };
+        let Some(Present { key, .. }) = &self.present else { return Ok(()) };
         match self.walk.take() {
             Some((RangeEnd::Back, range)) => self.go_on(RangeEnd::Back, range),
             _ => self.walk_backward(Bound::Excluded(key.to_vec())),

@@ -31,6 +31,12 @@ impl Merging {
         if alive.is_none_or(|alive| alive.has(key, Some(&value))) { Some(value) } else { None }
     }
 
+    /// Returns `true` if own entries with this key are there whatever their values are; `None` if that depends on them.
+    pub(super) fn is_shown(&self, key: &[u8]) -> Option<bool> {
+        let Some(alive) = &self.alive else { return Some(true) };
+        (!alive.reads_values()).then(|| alive.of(KeyForm::AsGiven).has(key, None))
+    }
+
     /// The value of a key that `own` sets or deletes, also if it has expired.
     ///
     /// # Errors

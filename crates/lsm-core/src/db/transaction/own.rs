@@ -65,6 +65,10 @@ impl OwnPending {
         self.pending.lock().take()
     }
 
+    pub(super) fn handle(&self) -> Slice {
+        Slice::copy_from(&self.handle)
+    }
+
     fn read(&self, partition: &Arc<PartitionState>, key: &[u8]) -> Result<Slice> {
         let store = partition.store().expect("only its store made the handle");
         let read = store.read(&self.handle).map_err(|error| {

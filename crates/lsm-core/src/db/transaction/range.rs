@@ -7,16 +7,9 @@ use std::sync::Arc;
 use super::merging::Merging;
 use super::own::{OwnRange, OwnWrite, OwnWrites};
 use super::reads::ScanMark;
-use crate::error::Result;
-use crate::read::Range;
+use crate::error::{Error, Result};
+use crate::read::{LazyRange, RangeEnd};
 use crate::types::Slice;
-
-/// An end of a range.
-#[derive(Clone, Copy)]
-pub(super) enum RangeEnd {
-    Front,
-    Back,
-}
 
 /// An iterator with a peek at both ends.
 struct BothEnds<I: Iterator> {
@@ -61,13 +54,14 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
 pub struct TransactionKeys(TransactionRange);
 
 impl TransactionRange {
-    /// Only the keys.
-    pub fn keys(self) -> TransactionKeys {
+    /// Only the keys. Reads no large values.
+    pub fn keys(mut self) -> TransactionKeys {
+        self.stored.inner.stop_reading_ahead();
         TransactionKeys(self)
     }
 }
 
-fn key_of(entry: Result<(Slice, Slice)>) -> Result<Slice> {
+fn key_of(entry: Result<(Slice, SeenValue)>) -> Result<Slice> {
     entry.map(|(key, _)| key)
 }
 
@@ -75,21 +69,31 @@ impl Iterator for TransactionKeys {
     type Item = Result<Slice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(key_of)
+        self.0.step(RangeEnd::Front).map(key_of)
     }
 }
 
 impl DoubleEndedIterator for TransactionKeys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(key_of)
+        self.0.step(RangeEnd::Back).map(key_of)
     }
 }
 
 impl std::iter::FusedIterator for TransactionKeys {}
 
+/// The value of a key at which a range has arrived, for as long as it does not move.
+pub(super) enum SeenValue {
+    /// That of the stored key which an end is on.
+    Stored(RangeEnd),
+    /// The sum of an own write and of the stored value below own operands.
+    Own(OwnWrite, Option<RangeEnd>),
+    /// It was needed to see whether the entry has expired.
+    Read(Slice),
+}
+
 /// Keys and values of a range as a transaction sees them, from either end. Ends after an error.
 pub struct TransactionRange {
-    stored: BothEnds<Range>,
+    stored: BothEnds<LazyRange>,
     own: BothEnds<OwnRange>,
     /// The deleted ranges are among these.
     erased: Arc<OwnWrites>,
@@ -100,7 +104,7 @@ pub struct TransactionRange {
 
 impl TransactionRange {
     pub(super) fn new(
-        stored: Range,
+        stored: LazyRange,
         own: OwnRange,
         scan: ScanMark,
         merging: Merging,
@@ -115,8 +119,8 @@ impl TransactionRange {
         }
     }
 
-    /// The next key from `end`, and its value.
-    fn step(&mut self, end: RangeEnd) -> Option<Result<(Slice, Slice)>> {
+    /// The next key from `end`, and its value, which is not read yet.
+    pub(super) fn step(&mut self, end: RangeEnd) -> Option<Result<(Slice, SeenValue)>> {
         while !self.has_ended {
             let order = match (self.stored.peek(end), self.own.peek(end)) {
                 (None, None) => break,
@@ -131,36 +135,36 @@ impl TransactionRange {
                 },
             };
             if order == Ordering::Less {
-                let entry = self.stored.take(end)?;
-                if entry.as_ref().is_ok_and(|(key, _)| self.erased.erases(key)) {
+                let (key, at) = match self.stored.take(end)? {
+                    Ok(entry) => entry,
+                    // Without `finish`: keys after the damage were not read, and cannot conflict.
+                    Err(error) => return self.fail(error),
+                };
+                if self.erased.erases(&key) {
                     continue;
                 }
-                match &entry {
-                    Ok((key, _)) => self.scan.reach(end, key),
-                    // Without `finish`: keys after the damage were not read, and cannot conflict.
-                    Err(_) => self.has_ended = true,
-                }
-                return Some(entry);
+                self.scan.reach(end, &key);
+                return Some(Ok((key, SeenValue::Stored(at))));
             }
             // Shadowed by its own one, or the base of own operands.
             let stored = if order == Ordering::Equal { self.stored.take(end) } else { None };
             let (key, own) = self.own.take(end)?;
-            let value = match &own {
-                OwnWrite::Merge(operand) => {
-                    let base = stored.and_then(Result::ok).map(|(_, value)| value);
-                    self.merging.fold(&key, base, operand).map(Some)
-                }
-                own => self.merging.value(&key, own),
-            };
-            let value = match value {
-                Ok(Some(value)) => value,
-                Ok(None) => continue,
-                Err(error) => {
-                    self.has_ended = true;
-                    return Some(Err(error));
-                }
-            };
-            let Some(value) = self.merging.shown(&key, value) else { continue };
+            if matches!(own, OwnWrite::Delete) {
+                continue;
+            }
+            let base = stored.and_then(Result::ok).map(|(_, at)| at);
+            let mut value = SeenValue::Own(own, base);
+            match self.merging.is_shown(&key) {
+                Some(false) => continue,
+                Some(true) => {}
+                None => match self.read(&key, &value) {
+                    Err(error) => return self.fail(error),
+                    Ok(read) => match self.merging.shown(&key, read) {
+                        None => continue,
+                        Some(read) => value = SeenValue::Read(read),
+                    },
+                },
+            }
             self.scan.reach(end, &key);
             return Some(Ok((key.into(), value)));
         }
@@ -172,19 +176,47 @@ impl TransactionRange {
         }
         None
     }
+
+    /// The value of `key`, at which the last step arrived.
+    pub(super) fn read(&self, key: &[u8], value: &SeenValue) -> Result<Slice> {
+        match value {
+            SeenValue::Read(value) => Ok(value.clone()),
+            SeenValue::Stored(end) => self.stored.inner.value(*end),
+            SeenValue::Own(OwnWrite::Merge(operand), base) => {
+                let base = base.map(|end| self.stored.inner.value(end)).transpose()?;
+                self.merging.fold(key, base, operand)
+            }
+            SeenValue::Own(own, _) => {
+                Ok(self.merging.value(key, own)?.expect("a step passes over deletions"))
+            }
+        }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the item that the iterator returns")]
+    fn fail<T>(&mut self, error: Error) -> Option<Result<T>> {
+        self.has_ended = true;
+        Some(Err(error))
+    }
+
+    fn entry(&mut self, end: RangeEnd) -> Option<Result<(Slice, Slice)>> {
+        match self.step(end)?.and_then(|(key, value)| Ok((self.read(&key, &value)?, key))) {
+            Ok((value, key)) => Some(Ok((key, value))),
+            Err(error) => self.fail(error),
+        }
+    }
 }
 
 impl Iterator for TransactionRange {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(RangeEnd::Front)
+        self.entry(RangeEnd::Front)
     }
 }
 
 impl DoubleEndedIterator for TransactionRange {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(RangeEnd::Back)
+        self.entry(RangeEnd::Back)
     }
 }
 

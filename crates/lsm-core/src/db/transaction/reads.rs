@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::range::RangeEnd;
 use crate::db::require::{Requirement, Subject};
 use crate::partition::PartitionState;
-use crate::read::{Bounds, stored_bounds};
+use crate::read::{Bounds, RangeEnd, stored_bounds};
 use crate::types::{KeyForm, PartitionId, SeqNo};
 
 /// The reads of a transaction. Under a lock, so that reading needs no `&mut`, and a range no
