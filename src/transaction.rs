@@ -84,8 +84,8 @@ impl Transaction {
         Snapshot(self.0.snapshot().clone())
     }
 
-    /// Returns the value of `key` in `partition`: the value that this transaction wrote, or the value
-    /// in its snapshot.
+    /// Returns the value of `key` in `partition`: the value that this transaction wrote, the newest one of a key that it
+    /// [locked](Transaction::get_for_update), or the value in its snapshot.
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].

@@ -18,17 +18,17 @@ use crate::partition::Partition;
 ///   did not lock. If it changes a locked key, the commit of the owner returns
 ///   [`ErrorKind::Conflict`](crate::ErrorKind::Conflict). So nothing is lost, and transactions with and without locks
 ///   may run at the same time; a key costs the fewest repetitions if all that change it lock it.
-/// - A lock is free when its transaction ends: after the commit is answered, with
-///   [`Durability::Sync`](crate::Durability::Sync) after its sync, or when the transaction is dropped. A rollback to
-///   a savepoint frees none.
+/// - A lock is free as soon as the commit is visible, with [`Durability::Sync`](crate::Durability::Sync) before its sync
+///   (after it if a partition without a log is written), or when the transaction is dropped. A rollback to a savepoint
+///   frees none.
 /// - Ranges and keys that do not exist: a missing key can be locked as others; a range cannot.
 impl Transaction {
     /// Locks `key` in `partition` until the transaction ends, and returns its newest value, or the value that this
     /// transaction wrote. It waits while another transaction has the lock.
     ///
-    /// The value is the newest one at the call, not the one in the snapshot of the transaction. The commit validates that
-    /// no one has written to the key since; reads of the same key by [`Transaction::get`] are still of the snapshot.
-    /// So lock first, and read other keys after it with this call, too, if they depend on it.
+    /// The value is the newest one at the call, not the one in the snapshot of the transaction, and so is that of later
+    /// gets of the key. The commit validates that no one has written to the key since. Ranges, and keys that are not
+    /// locked, are of the snapshot. So lock first, and read other keys after it with this call, too, if they depend on it.
     ///
     /// # Errors
     /// [`ErrorKind::LockTimeout`](crate::ErrorKind::LockTimeout) if the key is not free in time: 1 second, unless

@@ -1208,7 +1208,7 @@ bool siltstone_transaction_commit(siltstone_transaction_t *transaction,
                                   siltstone_error_t **error);
 
 // Sets `value` to the value of a key, or to NULL: the one that the transaction wrote, or that of its begin. With
-// `for_update` the key is locked until the transaction ends, and its newest value is read.
+// `for_update` the key is locked until the transaction ends, and this and later calls read its newest value.
 bool siltstone_transaction_get(siltstone_transaction_t *transaction,
                                const siltstone_partition_t *partition,
                                const void *key,

@@ -73,7 +73,7 @@ unsafe fn with(
 }
 
 /// Sets `value` to the value of a key, or to NULL: the one that the transaction wrote, or that of its begin. With
-/// `for_update` the key is locked until the transaction ends, and its newest value is read.
+/// `for_update` the key is locked until the transaction ends, and this and later calls read its newest value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_transaction_get(
     transaction: *mut Transaction,

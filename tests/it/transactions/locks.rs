@@ -195,13 +195,23 @@ fn a_locked_read_sees_newest_and_own_values_and_is_validated_from_then_on() {
                 );
                 p.put(key, "5").unwrap();
             }
-            // So does one between the snapshot and a read of the snapshot.
-            let mut transaction = db.transaction();
-            p.put(key, "6").unwrap();
-            transaction.get_for_update(&p, key).unwrap();
-            assert_eq!(transaction.get(&p, key).unwrap().unwrap(), b"5", "of the snapshot");
-            transaction.put(&p, "other", "");
-            assert!(is_conflict(&transaction.commit(Durability::Os)));
+            // Later gets are of the lock. A range is of the snapshot, and a write since then conflicts.
+            for is_scanned in [false, true] {
+                let mut transaction = db.transaction();
+                p.put(key, "6").unwrap();
+                transaction.get_for_update(&p, key).unwrap();
+                assert_eq!(transaction.get(&p, key).unwrap().unwrap(), b"6");
+                assert!(transaction.contains(&p, key).unwrap());
+                let values = transaction.multi_get(&p, &[key, b"none"]).unwrap();
+                assert_eq!((values[0].as_deref(), values[1].as_deref()), (Some(&b"6"[..]), None));
+                if is_scanned {
+                    assert_eq!(transaction.range(&p, key..).next().unwrap().unwrap().1, b"5");
+                }
+                transaction.put(&p, "other", "");
+                assert_eq!(is_conflict(&transaction.commit(Durability::Os)), is_scanned);
+                p.put(key, "5").unwrap();
+                p.delete("other").unwrap();
+            }
         }
     }
 }

@@ -234,9 +234,12 @@ impl Harness {
             keys => open.transaction.multi_get(handle, keys).unwrap(),
         };
         let content = open.expected(&self.model, partition);
+        let newest = open.expected_at(u64::MAX, &self.model, partition);
         for (key, found) in keys.into_iter().zip(found) {
+            let is_locked = open.locked_reads.contains_key(&(partition, key.clone()));
+            let content = if is_locked { &newest } else { &content };
             assert_eq!(found.as_deref(), content.get(&key).map(String::as_bytes), "{key}");
-            if open.reads_stored(partition, &key) {
+            if open.reads_stored(partition, &key) && !is_locked {
                 open.reads.push(Read { partition, first: key.clone(), last: key });
             }
         }

@@ -419,7 +419,7 @@ class Transaction:
     def get(self, partition: Partition, key: Buffer, default: None = None) -> bytes | None: ...
     @overload
     def get(self, partition: Partition, key: Buffer, default: _T) -> bytes | _T:
-        """Return the value of ``key``, or ``default``."""
+        """Return the value of ``key``, or ``default``: the newest value if ``get_for_update`` has locked the key."""
 
     @overload
     def get_for_update(self, partition: Partition, key: Buffer, default: None = None) -> bytes | None: ...

@@ -105,10 +105,10 @@ impl Transaction {
         })
     }
 
-    /// Notes that `key` is read. Returns the snapshot to read.
+    /// Notes that `key` is read. Returns the snapshot to read, or `None` for the newest value of a locked key.
     fn noted(&self, partition: &Partition, key: &[u8]) -> Option<&Snapshot> {
-        self.reads.note_key(partition.state(), key);
-        Some(&self.snapshot)
+        let is_locked = self.reads.note_key(partition.state(), key);
+        (!is_locked).then_some(&self.snapshot)
     }
 
     /// Returns the place of the value of `key` in `partition`, own writes included, with the point that keeps it there.

@@ -41,12 +41,18 @@ pub(super) struct ScanMark {
 }
 
 impl Reads {
-    /// Notes that `key` was looked up.
-    pub(super) fn note_key(&self, partition: &Arc<PartitionState>, key: &[u8]) {
+    /// Notes that `key` was looked up. Returns `true` if it is locked: then it is read now, and not in the snapshot, which
+    /// may be older than the lock, and the requirement of the lock is the one of this read as well.
+    pub(super) fn note_key(&self, partition: &Arc<PartitionState>, key: &[u8]) -> bool {
         // By stored keys, as the requirements are checked: memtables and tables know no other form.
         let stored = partition.key_form.stored(key.to_vec());
         let mut partitions = self.0.lock();
-        reads_of(&mut partitions, partition).keys.insert(stored);
+        let reads = reads_of(&mut partitions, partition);
+        let is_locked = reads.locked.contains_key(&stored);
+        if !is_locked {
+            reads.keys.insert(stored);
+        }
+        is_locked
     }
 
     /// Notes that `stored`, a stored key, is locked, and is read at or after `seq`.
