@@ -9,7 +9,8 @@ use super::Db;
 /// Durability on request.
 impl Db {
     /// Waits until every logged operation up to `seq` is on the device, and syncs the log if
-    /// needed.
+    /// needed. It does not wait for those of partitions without a log, which are durable after a
+    /// [`Partition::flush`](crate::Partition::flush).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `seq` was not written
@@ -110,7 +111,8 @@ impl Db {
         self.0.durable(seq)
     }
 
-    /// Returns the sequence number through which every logged operation is on the device.
+    /// Returns the sequence number through which every logged operation is on the device. It also passes the numbers of
+    /// operations in partitions without a log, which may not be.
     ///
     /// # Examples
     /// ```

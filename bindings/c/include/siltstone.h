@@ -620,7 +620,7 @@ bool siltstone_set_background_bytes_per_second(const siltstone_db_t *db,
 // Waits until no background work is left.
 bool siltstone_wait_idle(const siltstone_db_t *db, siltstone_error_t **error);
 
-// Waits until the commit `seq` is on the device.
+// Waits until the commit `seq` is on the device. One to a partition without a log is only after siltstone_flush.
 bool siltstone_wait_durable(const siltstone_db_t *db, uint64_t seq, siltstone_error_t **error);
 
 // Copies the database to the folder `dir`, by hard links where it can.

@@ -162,7 +162,7 @@ pub unsafe extern "C" fn siltstone_wait_idle(db: *const Db, error: *mut *mut Fai
     unsafe { with(db, error, engine::Db::wait_idle) }
 }
 
-/// Waits until the commit `seq` is on the device.
+/// Waits until the commit `seq` is on the device. One to a partition without a log is only after siltstone_flush.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_wait_durable(
     db: *const Db,

@@ -156,10 +156,10 @@ class Db:
 
     @property
     def durable_seq(self) -> int:
-        """The sequence number through which all commits are on the device."""
+        """The sequence number through which all commits are on the device, but for those to partitions without a log."""
 
     def wait_durable(self, seq: int) -> None:
-        """Wait until the commit ``seq`` is on the device."""
+        """Wait until the commit ``seq`` is on the device. One to a partition without a log is only after a ``flush``."""
 
     def changes(
         self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None

@@ -203,7 +203,7 @@ class AsyncDb(_Pooled):
         return AsyncChanges(from_seq, lambda: self._db.changes(from_seq, partition=partition, prefix=prefix))
 
     async def wait_durable(self, seq: int) -> None:
-        """Wait until the commit ``seq`` is on the device."""
+        """Wait until the commit ``seq`` is on the device. One to a partition without a log is only after a ``flush``."""
         await self.call(self._db.wait_durable, seq)
 
     async def flush(self) -> None:
