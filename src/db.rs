@@ -145,8 +145,8 @@ impl Db {
     }
 
     /// Opens the partition `name` with `options`: creates it if it does not exist, changes it if
-    /// it has other options. Options that are fixed at creation must agree. If `options` name
-    /// hooks or filters, they replace all filters of the partition; otherwise the partition keeps its own.
+    /// it has other options. Options that are not set count with their defaults: to change one, begin with
+    /// [`Partition::options`]. Filters that `options` name replace all filters of the partition.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its

@@ -1,6 +1,7 @@
 //! Options of opens and of partitions.
 
 use std::ffi::{c_char, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use engine::operators::ready_made;
@@ -11,6 +12,7 @@ use engine::{
 
 use crate::error::Failure;
 use crate::hooks::{CompactionFilter, MergeOperator, OwnHooks};
+use crate::partition::Partition;
 use crate::raw::{bytes, free, give, guard, object, object_mut, quietly, text};
 use crate::resources::Resources;
 
@@ -235,6 +237,21 @@ pub unsafe extern "C" fn siltstone_options_add_compaction_filter(
 #[unsafe(no_mangle)]
 pub extern "C" fn siltstone_partition_options_create() -> *mut PartitionOptions {
     give(PartitionOptions::default())
+}
+
+/// Returns the stored options of a partition, to change some of them: siltstone_partition_open stores those that are not
+/// set as their defaults. Hooks are not among them; a partition keeps them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_of(
+    partition: *const Partition,
+    error: *mut *mut Failure,
+) -> *mut PartitionOptions {
+    // SAFETY: contract 1 of `raw`.
+    unsafe {
+        guard(error, ptr::null_mut(), || {
+            Ok(give(PartitionOptions(object(partition, "partition")?.0.options())))
+        })
+    }
 }
 
 /// Frees options.

@@ -171,6 +171,17 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     siltstone_partition_options_set_logged(options, false);
     siltstone_partition_t *unlogged = siltstone_partition_open(db, "unlogged", options, true, &error);
     siltstone_partition_options_free(options);
+    // Options that begin with the defaults would change what is fixed.
+    options = siltstone_partition_options_create();
+    refused(siltstone_partition_open(db, "unlogged", options, true, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "fixed at creation as false");
+    siltstone_partition_options_free(options);
+    refused(siltstone_partition_options_of(NULL, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "partition is NULL");
+    options = siltstone_partition_options_of(unlogged, &error);
+    siltstone_partition_options_set_block_bytes(options, 8192);
+    siltstone_partition_t *changed = siltstone_partition_open(db, "unlogged", options, true, &error);
+    CHECK(changed != NULL);
+    siltstone_partition_free(changed);
+    siltstone_partition_options_free(options);
     siltstone_commit_t before, commit, last;
     CHECK(siltstone_put(users, "a", 1, "1", 1, true, &before, &error));
     siltstone_changes_t *changes = siltstone_changes_create(db, before.seq, NULL, NULL, 0, &error);

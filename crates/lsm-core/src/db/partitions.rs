@@ -174,7 +174,12 @@ impl DbInner {
         let stored = &view.version;
         let options = options.unwrap_or(&stored.options);
         if stored.options.logged != options.logged {
-            return invalid(format!("partition {name:?}: `logged` is fixed at creation"));
+            let is = stored.options.logged;
+            return invalid(format!(
+                "partition {name:?}: `logged` is fixed at creation as {is}, and the options say {}; options that \
+                 change others begin with those of the partition",
+                options.logged
+            ));
         }
         let (attached, records) = match hooks {
             Some(hooks) => self.planned(partition, &stored.hooks, hooks)?,
