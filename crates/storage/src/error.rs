@@ -307,8 +307,15 @@ impl Error {
 
     /// Returns `true` if the same call may succeed later without any other action.
     pub fn is_retryable(&self) -> bool {
-        use ErrorKind::{Behind, Locked, NeedsManifest, NoSpace, WouldStall};
-        matches!(self.0.kind, NoSpace | Locked | WouldStall | Behind | NeedsManifest)
+        use ErrorKind::{
+            Behind, LockTimeout, Locked, NeedsManifest, NoSpace, ReadOnly, WouldStall,
+        };
+        match self.0.kind {
+            NoSpace | Locked | LockTimeout | WouldStall | Behind | NeedsManifest => true,
+            // Until the store has written its data to new files.
+            ReadOnly => self.is_failed_sync(),
+            _ => false,
+        }
     }
 
     /// Returns the place of the damage, for corruption.

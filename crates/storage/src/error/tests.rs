@@ -85,6 +85,7 @@ fn a_full_disk_has_its_own_kind() {
     assert_eq!(Error::io("append to", Path::new("x"), too_large).kind(), ErrorKind::Io);
     let error = Error::because(ErrorKind::ReadOnly, "refused", e);
     assert!(error.is_failed_sync() && error.path() == Some(Path::new("x")));
+    assert!(error.is_retryable() && !Error::read_only().is_retryable());
     // It could not be opened.
     let error = Error::io("sync the folder", Path::new("x"), machine::out_of_handles());
     assert!(!error.is_failed_sync());
