@@ -232,16 +232,16 @@ impl Builder {
         self
     }
 
-    /// Sets the provider of the application's own hooks: filters that are not part of this crate,
+    /// Adds a source of the application's own hooks: filters that are not part of this crate,
     /// [`MetaHive`](crate::MetaHive) with a metadata provider of the application, and value stores.
-    /// An open asks this provider before it looks among the hooks of this crate. Default: none.
+    /// It is asked before those that were added earlier, and before the hooks of this crate. Default: none.
     ///
     /// If the code of a hook is not found, the partition opens without it if the hook allows that
     /// ([`WhenAbsent`](crate::hooks::WhenAbsent)). MetaHive and all compaction filters of this crate
     /// allow it. Flushes and compactions then run without the hook until [`Db::partition_with`]
     /// supplies it, and [`Db::health`] names the hook.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
-        self.application = Some(provider);
+        self.application = Some(HookSources::before(provider, self.application));
         self
     }
 
@@ -308,7 +308,8 @@ impl Builder {
     /// Sets whether the open takes the database over from a process on this machine that has it
     /// open for writing. That process is fenced, as by [`Db::promote`], which does the same for a
     /// secondary. Default: `false`; [`open`](Self::open) then returns
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked). A read-only open takes nothing over:
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
     ///
     /// # Examples
     /// ```
@@ -475,13 +476,12 @@ impl Builder {
         // Also for an application without own hooks: a partition names MetaHive, expiry and large
         // values like any hook, and without this an open would not find their code.
         let own = Arc::new(ProvidedHooks { metahive: self.metahive, operators: self.operators });
-        let hooks: Arc<dyn HookProvider> = match self.application {
-            // The application first, also for names of siltstone: it may have a MetaHive with an
-            // own provider, which has the same name.
-            Some(first) => Arc::new(HookSources { first, then: own }),
+        // The application first, also for names of siltstone: it may have a MetaHive with an
+        // own provider, which has the same name.
+        self.engine.hooks(match self.application {
+            Some(first) => HookSources::before(first, Some(own)),
             None => own,
-        };
-        self.engine.hooks(hooks)
+        })
     }
 }
 

@@ -357,6 +357,11 @@ fn an_existing_database_is_refused_and_left_alone() {
     }
     assert_eq!(fs.list(Path::new("/db"), "").unwrap(), before);
     p.put("k", "w").unwrap();
+    let reading = [builder(&fs).read_only(true), builder(&fs).beside_writer(true)];
+    for reading in reading.map(|reading| reading.take_over(true)) {
+        assert_eq!(reading.open().err().unwrap().kind(), ErrorKind::InvalidArgument);
+    }
+    p.put("k", "w").unwrap();
     // Neither option has a meaning for a reader.
     let reader = builder(&fs).error_if_exists(true).beside_writer(true).open().unwrap();
     assert!(reader.open_partition("p").unwrap().contains("k").unwrap());

@@ -15,6 +15,8 @@ use siltstone::{
     PrefixDropFilter, Result,
 };
 
+use crate::test_value_store::NoHooks;
+
 fn fill(partition: &Partition, keys: std::ops::Range<u32>) {
     for n in keys {
         partition.put(format!("key {n:03}"), format!("value {n}")).unwrap();
@@ -210,7 +212,9 @@ impl HookProvider for Application {
 }
 
 fn open_with(application: &Application, dir: &Path) -> Db {
-    Db::builder(dir).hooks(Arc::new(application.clone())).open().unwrap()
+    // The source that was added last has none of them, and is asked first.
+    let builder = Db::builder(dir).hooks(Arc::new(application.clone()));
+    builder.hooks(Arc::new(NoHooks)).open().unwrap()
 }
 
 #[test]

@@ -83,10 +83,7 @@ impl Builder {
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         // Added, not replaced: an application that names a filter of its own would lose the hooks
         // of siltstone, and could open no partition with large values.
-        self.0.hooks = Some(match self.0.hooks {
-            Some(then) => Arc::new(HookSources { first: provider, then }),
-            None => provider,
-        });
+        self.0.hooks = Some(HookSources::before(provider, self.0.hooks));
         self
     }
 
@@ -189,7 +186,7 @@ impl Builder {
     /// Opens the database, whether another process writes it or not.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code wrote
+    /// [`ErrorKind::Io`] with [`NotFound`](std::io::ErrorKind::NotFound) if there is none; [`ErrorKind::Unsupported`] if newer code wrote
     /// it; corruption of the manifest; those of the file system.
     ///
     /// # Cost

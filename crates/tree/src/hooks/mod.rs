@@ -134,9 +134,22 @@ pub trait HookProvider: Send + Sync + 'static {
 /// Two sources of hooks, asked one after the other.
 pub struct HookSources {
     /// Asked first.
-    pub first: Arc<dyn HookProvider>,
+    first: Arc<dyn HookProvider>,
     /// Asked for what the first one does not have.
-    pub then: Arc<dyn HookProvider>,
+    then: Arc<dyn HookProvider>,
+}
+
+impl HookSources {
+    /// Returns `first`, which is asked before `then` if there is one.
+    pub fn before(
+        first: Arc<dyn HookProvider>,
+        then: Option<Arc<dyn HookProvider>>,
+    ) -> Arc<dyn HookProvider> {
+        match then {
+            Some(then) => Arc::new(HookSources { first, then }),
+            None => first,
+        }
+    }
 }
 
 impl HookProvider for HookSources {

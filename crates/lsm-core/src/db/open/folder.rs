@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::db::concurrent_reader;
 use crate::db::ownership::{HeldLock, WriterEpoch};
 use crate::db::read_only::lock_for_reading;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FolderFs, Fs, LockGuard, names};
 use crate::types::Opened;
 use crate::version::Missing;
@@ -84,6 +84,10 @@ impl DbFolder {
         expected: OpenCheck,
     ) -> Result<DbFolder> {
         let opened = Opened::note()?;
+        if takes_over && access != OpenMode::Writing {
+            let message = "take_over and a read-only open exclude each other";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         if access == OpenMode::Writing {
             // Before anything is made or fenced: a refused open leaves the folder, and the process that
             // writes in it, as they were.
