@@ -127,8 +127,9 @@ impl BackupEngine {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process changes the folder of backups;
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if that has backups of another database, or if
-    /// there is no database; corruption of the manifest and the log; those of the files, such as
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if that has backups of another database;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with [`NotFound`](std::io::ErrorKind::NotFound) if there is no database;
+    /// corruption of the manifest and the log; those of the files, such as
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace); [`ErrorKind::FileGone`](crate::ErrorKind::FileGone) if purges
     /// have deleted again and again what was copied. No backup is added then, unless the file system fails after its
     /// record is there. The others stay as they are. What was copied stays until a purge, and the next backup need not
@@ -336,8 +337,9 @@ impl Builder {
     /// the copy has what the log attests as durable.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there are files in `dir`, or if there is no
-    /// database; corruption of the manifest and the log; those of the files, such as
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there are files in `dir`;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with [`NotFound`](std::io::ErrorKind::NotFound) if there is no database;
+    /// corruption of the manifest and the log; those of the files, such as
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace). The files of the copy are removed then, the folder stays. A copy
     /// that a crash left incomplete does not open as a database.
     ///

@@ -23,8 +23,7 @@ impl Db {
     /// have open for writing. Each read chooses its consistency level.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no database
-    /// ([`Error::is_missing`](crate::Error::is_missing) is true then);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with [`NotFound`](std::io::ErrorKind::NotFound) if there is no database;
     /// corruption of the manifest; the errors of the file system.
     ///
     /// # Cost

@@ -18,8 +18,8 @@ use crate::{TtlFilter, TtlRule};
 /// A handle to one partition: a column family, which is a key space with its own tables and options.
 /// A handle is cheap to clone and keeps the database open.
 ///
-/// Keys and values are byte strings, and keys sort bytewise. A key has at least one byte; the other
-/// limits are in [`limits`](crate::limits) and [`Options`](crate::Options).
+/// Keys and values are byte strings, and keys sort bytewise. A key may be empty; the limits are
+/// in [`limits`](crate::limits) and [`Options`](crate::Options).
 #[derive(Clone)]
 pub struct Partition(pub(crate) lsm_core::Partition);
 

@@ -149,7 +149,8 @@ fn a_checkpoint_of_a_folder_refuses_a_target_with_files_and_a_source_without_a_d
         assert!(refused.to_string().contains(target), "{refused}");
     }
     let missing = Db::builder("/none").fs(fs.clone()).checkpoint("/other").unwrap_err();
-    assert!(missing.is_missing(), "{missing}");
+    assert_eq!(missing.kind(), ErrorKind::Io, "{missing}");
+    assert_eq!(missing.io_source().map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
     assert!(all_files(&mem) == files && state(&db) == before, "nothing has changed");
     assert!(fs.list(Path::new("/other"), "").is_err(), "no folder was made");
 }

@@ -25,7 +25,7 @@ const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
 /// The manifest of the folder as it is now, without edits that its writer may still refuse.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if this machine
+/// [`ErrorKind::Io`] with `NotFound` if there is none; [`ErrorKind::NeedsManifest`] if this machine
 /// cannot decide which edits count, and a promotion does not end within a second; corruption that a
 /// retry does not remove.
 /// # Cost
@@ -122,10 +122,8 @@ fn read_manifest(
             // and the next one created at a place that was passed already.
             Ok(None) if empty + 1 < EMPTY_ATTEMPTS => empty += 1,
             Ok(None) => {
-                let message = format!("there is no database in {}", dir.display());
                 let missing = std::io::ErrorKind::NotFound.into();
-                let source = Error::io("find a manifest in", dir, missing);
-                return Err(Error::because(ErrorKind::InvalidArgument, message, source));
+                return Err(Error::io("find a database in", dir, missing));
             }
             // A listing may be older than the files that are read.
             Err(error) => retries.again(error)?,

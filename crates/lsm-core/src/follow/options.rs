@@ -66,7 +66,7 @@ impl FollowOptions {
     /// Opens the existing database.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::error::ErrorKind::InvalidArgument) if there is none;
+    /// [`ErrorKind::Io`](crate::error::ErrorKind::Io) with [`NotFound`](std::io::ErrorKind::NotFound) if there is none;
     /// corruption; the errors of the file system.
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
