@@ -168,11 +168,12 @@
 //!
 //! | feature | adds |
 //! | --- | --- |
-//! | `async` | the module `asynchronous`: handles for async code on tokio |
-//! | `bytes` | conversion of a [`Slice`] to `bytes::Bytes` without a copy |
-//! | `metrics` | [`metrics`]`::publish`: the figures of `Db::stats` for the recorder of the crate `metrics` |
-//! | `mmap` | [`Partition::get_ref`] maps large values, on Linux and local file systems |
+//! | `async` | `siltstone::asynchronous`: handles for async code on tokio |
+//! | `bytes` | conversion of a `Slice` to `bytes::Bytes` without a copy |
+//! | `metrics` | `metrics::publish`: the figures of `Db::stats` and `Db::health` for the recorder of the crate `metrics` |
+//! | `mmap` | `Partition::get_ref` maps large values, and `Options::tables_mapped` tables, on Linux and local file systems |
 //! | `serde` | serialization of statistics, health, errors and damage |
+//! | `zstd` | `Compression::Zstd` for tables, with a dictionary for each, and for large values; it compiles C |
 //!
 //! The pages in `docs/` describe operations (backup, monitoring, error messages, damage), tuning, and the terms
 //! and calls of other engines.

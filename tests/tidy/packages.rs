@@ -85,6 +85,26 @@ fn undocumented_features(package: &Value) -> Vec<String> {
     wanted.filter(|name| !built.contains(&name.as_str())).cloned().collect()
 }
 
+/// The rows of the table of features in `file`.
+fn feature_rows(file: &str) -> Vec<String> {
+    let text = read(file);
+    let lines = text.lines().map(|line| line.trim_start_matches("//! "));
+    let table = lines.skip_while(|line| *line != "| feature | adds |");
+    table.take_while(|line| line.starts_with('|')).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_readme_and_the_page_of_the_crate_list_the_same_features() {
+    let rows = feature_rows("src/lib.rs");
+    assert_eq!(rows, feature_rows("README.md"));
+    let packages = packages();
+    let package = packages.iter().find(|package| name_of(package) == PREFIX);
+    let features = package.expect("it is there")["features"].as_object().expect("it has features");
+    for name in features.keys().filter(|name| *name != "internals") {
+        assert!(rows.iter().any(|row| row.starts_with(&format!("| `{name}` |"))), "{name}");
+    }
+}
+
 #[test]
 fn every_package_says_what_a_registry_shows() {
     let mut breaches = Vec::new();
