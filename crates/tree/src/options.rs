@@ -325,7 +325,10 @@ macro_rules! setters {
         }
 
         $(
-            #[doc = concat!("Sets [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+            #[doc = concat!(
+                "Sets [`", stringify!($name), "`](field@Self::", stringify!($name),
+                "); the field has unit, default and range."
+            )]
             #[must_use]
             pub fn $name(mut self, $name: $type) -> Self {
                 self.$name = $name;
