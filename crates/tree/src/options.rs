@@ -30,18 +30,28 @@ pub enum Durability {
 }
 
 /// Options of one write. A [`Durability`] converts into them: `batch.commit(Durability::Sync)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct WriteOptions {
     // Every method that writes passes the whole struct on, from the public call to the commit path. As
     // arguments of their own, each new option would change all of these methods.
     /// The point at which the write counts as done. Default [`Durability::Os`].
     pub durability: Durability,
+    /// With `true`, the default, the write waits for compactions if it must. With `false` it returns
+    /// [`WouldStall`](crate::error::ErrorKind::WouldStall) with the reason then, and writes nothing (RocksDB:
+    /// `no_slowdown`). It waits for the sync of [`Durability::Sync`] in any case.
+    pub waits: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> WriteOptions {
+        WriteOptions { durability: Durability::default(), waits: true }
+    }
 }
 
 impl From<Durability> for WriteOptions {
     fn from(durability: Durability) -> WriteOptions {
-        WriteOptions { durability }
+        WriteOptions { durability, ..WriteOptions::default() }
     }
 }
 
@@ -341,6 +351,7 @@ macro_rules! setters {
 impl WriteOptions {
     setters! {
         durability: Durability,
+        waits: bool,
     }
 }
 

@@ -10,8 +10,8 @@ use super::handle::{Db, Partition};
 use super::prepared::{PerSection, Prepared};
 use super::require::{Requirement, Requirements, Subject};
 use super::write::{
-    Admission, HANDLE_BYTES, check_operand, check_value, check_write, commit, inline_bytes,
-    prepare, push_operation, stored_key,
+    HANDLE_BYTES, check_operand, check_value, check_write, commit, inline_bytes, prepare,
+    push_operation, stored_key,
 };
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
@@ -377,7 +377,7 @@ impl Batch {
     ///
     /// [`Durability::Sync`]: crate::options::Durability::Sync
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
-        self.commit_as(options.into(), Admission::Wait)
+        self.commit_as(options.into())
     }
 
     /// As [`Batch::commit`], but refused instead of delayed. The wait for the sync of
@@ -387,10 +387,10 @@ impl Batch {
     /// [`ErrorKind::WouldStall`] with the reason: nothing was written. Others as
     /// [`Batch::commit`].
     pub fn try_commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
-        self.commit_as(options.into(), Admission::Try)
+        self.commit_as(options.into().waits(false))
     }
 
-    fn commit_as(mut self, options: WriteOptions, admission: Admission) -> Result<Commit> {
+    fn commit_as(mut self, options: WriteOptions) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
@@ -398,12 +398,9 @@ impl Batch {
         db.ownership.check_process()?;
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
-        match admission {
-            // Before the sections are hashed and before any lock: a delayed writer holds nothing
-            // that others need.
-            Admission::Wait => db.scheduler.admit(states(), self.bytes)?,
-            Admission::Try => db.scheduler.stall().try_admit(states(), self.bytes)?,
-        }
+        // Before the sections are hashed and before any lock: a delayed writer holds nothing
+        // that others need.
+        db.scheduler.admit(states(), self.bytes, options)?;
         let requirements =
             (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
         let mut sections = self.sections.iter_mut();

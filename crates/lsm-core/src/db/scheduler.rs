@@ -30,7 +30,7 @@ use super::thread_pool::ThreadPool;
 use super::values::{BlobGcGoals, ValueReclaimer};
 use super::write_budget::BudgetShare;
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::options::{Options, WriteOptions};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::types::PartitionId;
@@ -191,13 +191,18 @@ impl Scheduler {
         &self.background
     }
 
-    /// As [`Stall::admit`]; without threads the writer does the work that it waits for.
+    /// As [`Stall::admit`], or [`Stall::try_admit`] for a write that does not wait; without threads the writer does the
+    /// work that it waits for.
     #[inline]
     pub(super) fn admit<'a>(
         &self,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
+        options: WriteOptions,
     ) -> Result<()> {
+        if !options.waits {
+            return self.stall.try_admit(partitions, bytes);
+        }
         match self.background.mode() {
             BackgroundMode::Threads => self.stall.admit(None, partitions, bytes),
             BackgroundMode::Stepped => {

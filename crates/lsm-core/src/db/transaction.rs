@@ -447,7 +447,7 @@ impl Transaction {
         // The next owner may change the keys as soon as this commit is visible. Its frame comes later in the log, so it
         // is not durable before this one; with locks that are held during the sync, each sync had one commit. An owner
         // without writes syncs what it read.
-        let commit = batch.commit(Durability::Os)?;
+        let commit = batch.commit(options.durability(Durability::Os))?;
         drop(self.locks);
         inner.log.sync_through_seq(commit.seq)?;
         Ok(commit)

@@ -203,15 +203,6 @@ fn commit_if(db: &DbInner, mut batch: Prepared<'_>) -> Result<Committed> {
     }
 }
 
-/// The admission of a write: it may be delayed, or is refused instead.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
-    /// It waits as long as it must.
-    Wait,
-    /// It is refused if it would have to wait.
-    Try,
-}
-
 /// Writes one operation: the implementation of `put`, `delete` and `merge`.
 fn write_one(
     partition: &Partition,
@@ -219,7 +210,6 @@ fn write_one(
     key: &[u8],
     value: &[u8],
     options: WriteOptions,
-    admission: Admission,
 ) -> Result<Commit> {
     let db = partition.db();
     let state = partition.state();
@@ -233,10 +223,7 @@ fn write_one(
     let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
     check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
-    match admission {
-        Admission::Wait => db.scheduler.admit(std::iter::once(&**state), bytes)?,
-        Admission::Try => db.scheduler.stall().try_admit(std::iter::once(&**state), bytes)?,
-    }
+    db.scheduler.admit(std::iter::once(&**state), bytes, options)?;
     let operation = (kind, key, value);
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         // A buffer of the thread, because an allocation for each put would cost more than the
@@ -296,14 +283,12 @@ impl Partition {
         options: impl Into<WriteOptions>,
     ) -> Result<Commit> {
         let value = value.as_ref();
-        write_one(self, EntryKind::Value, key.as_ref(), value, options.into(), Admission::Wait)
+        write_one(self, EntryKind::Value, key.as_ref(), value, options.into())
     }
 
     /// Sets `key` to `value`; an error if that would wait for compactions.
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        let value = value.as_ref();
-        let options = WriteOptions::default();
-        write_one(self, EntryKind::Value, key.as_ref(), value, options, Admission::Try)
+        self.put_with(key, value, WriteOptions::default().waits(false))
     }
 
     /// Returns the name and the parameters of the merge operator that is stored with the partition.
@@ -334,7 +319,7 @@ impl Partition {
         options: impl Into<WriteOptions>,
     ) -> Result<Commit> {
         let operand = operand.as_ref();
-        write_one(self, EntryKind::Operand, key.as_ref(), operand, options.into(), Admission::Wait)
+        write_one(self, EntryKind::Operand, key.as_ref(), operand, options.into())
     }
 
     /// Deletes `key`; no error if it does not exist.
@@ -350,7 +335,7 @@ impl Partition {
         key: impl AsRef<[u8]>,
         options: impl Into<WriteOptions>,
     ) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options.into(), Admission::Wait)
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options.into())
     }
 
     /// Deletes every key, with options.
@@ -378,8 +363,7 @@ impl Partition {
 
     /// Deletes `key`; an error if that would wait for compactions.
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        let options = WriteOptions::default();
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options, Admission::Try)
+        self.delete_with(key, WriteOptions::default().waits(false))
     }
 }
 
