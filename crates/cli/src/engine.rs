@@ -17,6 +17,7 @@ use siltstone::{
     Builder, Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result,
 };
 
+use crate::bench::folder::{parse_bytes, parse_rate};
 use crate::bucket::{BucketPlace, ReadLength, needs_folder, noted_url, url_of};
 use crate::files;
 use crate::folder::{holds_database, is_shipped, refuse_other_files};
@@ -25,9 +26,6 @@ use crate::progress;
 
 /// Name of the partition that always exists.
 const DEFAULT_PARTITION: &str = "default";
-
-/// The greatest write buffer that the engine takes.
-const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
 
 /// A write buffer for commands that only read: a quarter of the memory that the log may need.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
@@ -65,12 +63,12 @@ pub(crate) struct ReadTarget {
 /// The options of every subcommand that writes.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Writing {
-    /// Hold at most this many MiB of writes in memory before they go to tables. The default is a sixteenth of the memory,
-    /// at most 64. Less of it is for a small disk, where the log takes up to four times as much
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
+    /// Hold at most this many bytes of writes, such as 16MiB, in memory before they go to tables. The default is a
+    /// sixteenth of the memory, at most 64MiB. Less of it is for a small disk, where the log takes up to four times as much
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     write_buffer: Option<u64>,
-    /// Limit flushes and compactions together to this many MiB a second, for a disk that other programs need
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
+    /// Limit flushes and compactions together to so many bytes a second, such as 20MiB, for a disk that other programs need
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     background_rate: Option<u64>,
     /// Ship the folder to the bucket of this URL, and return when the bucket has all writes
     #[arg(long, value_name = "URL")]
@@ -148,12 +146,12 @@ impl Writing {
     /// Opens the database with the options of the arguments.
     fn start(&self, builder: Builder) -> Result<Db> {
         let builder = match self.write_buffer {
-            Some(mib) => builder.write_buffer_bytes(mib << 20),
+            Some(bytes) => builder.write_buffer_bytes(bytes),
             None => builder,
         };
         let db = builder.open()?;
-        if let Some(mib) = self.background_rate {
-            db.set_background_bytes_per_second(mib << 20)?;
+        if let Some(rate) = self.background_rate {
+            db.set_background_bytes_per_second(rate)?;
         }
         Ok(db)
     }
@@ -448,7 +446,7 @@ mod tests {
     #[test]
     fn the_background_rate_is_that_of_the_arguments() {
         let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
-        for (background_rate, expected) in [(None, 0), (Some(3), 3 << 20)] {
+        for (background_rate, expected) in [(None, 0), (Some(3 << 20), 3 << 20)] {
             let writing = Writing { background_rate, ..Writing::default() };
             let db = writing.start(Db::builder("/db").fs(fs.clone())).unwrap();
             assert_eq!(db.stats().background_bytes_per_second, expected);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use server::{Acknowledge, Limits, Options, Place, Role, Server, Users, Wanted};
 use siltstone::clock::SystemClock;
 
+use crate::bench::folder::parse_rate;
 use crate::bucket::url_of;
 use crate::files::{bucket, files};
 use crate::output::{Failure, note};
@@ -65,8 +66,8 @@ pub(crate) struct Args {
     /// Partition whose values of 64 KiB and more are in chunk files; those from 1 MiB on stream
     #[arg(long, value_name = "PARTITION")]
     large_values: Vec<String>,
-    /// Limit flushes and compactions of a primary together to this many MiB a second, for a disk that other programs need
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    /// Limit flushes and compactions of a primary together to so many bytes a second, such as 20MiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     background_rate: Option<u64>,
     /// Be a node of this shard: refuse keys of hash slots that it does not own, which are all before `shards create`
     #[arg(long, value_name = "NAME")]
@@ -205,7 +206,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     options.expiring.clone_from(&args.expire);
     options.expiring_stored.clone_from(&args.expire_stored);
     options.large_values.clone_from(&args.large_values);
-    options.background_bytes_per_second = args.background_rate.unwrap_or(0) << 20;
+    options.background_bytes_per_second = args.background_rate.unwrap_or(0);
     options.shard.clone_from(&args.shard);
     options.follow = (args.follow > 0).then(|| Duration::from_millis(args.follow));
     options.start_wait = Duration::from_secs(args.start_wait);

@@ -158,13 +158,13 @@ fn what_writes_takes_a_write_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     check(at, &["put", "db", "key", "value", "--write-buffer", "0"], 2, "");
-    check(at, &["put", "db", "key", "value", "--write-buffer", "1048577"], 2, "");
-    check(at, &["put", "db", "key", "value", "--background-rate", "0"], 2, "");
+    check(at, &["put", "db", "key", "value", "--write-buffer", "2TiB"], 2, "");
+    check(at, &["put", "db", "key", "value", "--background-rate", "20"], 2, "");
     assert!(!at.join("db").exists(), "wrong usage makes nothing");
-    check(at, &["put", "db", "key", "value", "--write-buffer", "2"], 0, "");
+    check(at, &["put", "db", "key", "value", "--write-buffer", "2MiB"], 0, "");
     check(at, &["get", "db", "key"], 0, "value\n");
-    check(at, &["delete", "db", "key", "--write-buffer", "1"], 0, "");
-    let compact = ["compact", "db", "--write-buffer", "1", "--background-rate", "1"];
+    check(at, &["delete", "db", "key", "--write-buffer", "1048576"], 0, "");
+    let compact = ["compact", "db", "--write-buffer", "64KiB", "--background-rate", "1MiB"];
     check(at, &compact, 0, "compacted default\n");
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use siltstone::limits::BACKGROUND_BYTES_PER_SECOND_MIN;
+
 use crate::output::{Failure, note};
 
 /// Name of the partition that is measured.
@@ -20,6 +22,16 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| "no number in front".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// A rate of background writes: zero, for none, or as many bytes a second as the engine takes.
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        rate @ 1..BACKGROUND_BYTES_PER_SECOND_MIN => {
+            Err(format!("{rate} is less than {BACKGROUND_BYTES_PER_SECOND_MIN}"))
+        }
+        rate => Ok(rate),
+    }
 }
 
 /// The folder that is measured; a temporary one removes itself.

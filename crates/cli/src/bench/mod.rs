@@ -29,7 +29,7 @@ use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
 use self::engine::Measured;
-use self::folder::{Folder, PARTITION, parse_bytes};
+use self::folder::{Folder, PARTITION, parse_bytes, parse_rate};
 use self::report::Report;
 use crate::files;
 use crate::output::Failure;
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_bytes)]
     write_buffer: Option<u64>,
     /// Rate of flushes and compactions in bytes a second, such as 20MiB [default: no limit]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     background_rate: Option<u64>,
     /// Longest log segment, such as 1MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
