@@ -75,19 +75,19 @@ impl Partition {
     /// let users = db.partition("users")?;
     /// users.put("alice", "admin")?;
     /// let mut bytes = 0;
-    /// users.multi_get_with(&["bob", "alice"], |_, role| {
+    /// users.multi_get_each(&["bob", "alice"], |_, role| {
     ///     bytes += role.map_or(0, |role| role.len());
     ///     bytes < 1 << 20
     /// })?;
     /// assert_eq!(bytes, 5);
     /// # Ok::<(), siltstone::Error>(())
     /// ```
-    pub fn multi_get_with<K: AsRef<[u8]>>(
+    pub fn multi_get_each<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         visit: impl FnMut(usize, Option<Slice>) -> bool,
     ) -> Result<()> {
-        self.0.multi_get_with(keys, visit)
+        self.0.multi_get_each(keys, visit)
     }
 
     /// Returns the time after which the entry of `key` expires by the rule of the partition ([`TtlRule`]), at the moment

@@ -99,7 +99,7 @@ fn a_visit_of_many_keys_in_memory_holds_one_value_at_a_time() {
         p.put(key, [7; 10_000]).unwrap();
     }
     let of_visits = allocation_counter::measure(|| {
-        p.multi_get_with(&keys, |_, value| value.is_some_and(|value| value.len() == 10_000))
+        p.multi_get_each(&keys, |_, value| value.is_some_and(|value| value.len() == 10_000))
             .unwrap();
     });
     assert!(of_visits.bytes_max < 30_000, "{of_visits:?}");

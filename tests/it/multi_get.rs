@@ -38,7 +38,7 @@ fn check_visits(partition: &Partition, keys: &[Vec<u8>], rng: &mut Rng) {
             let end = rng.index(keys.len());
             let mut seen = vec![false; keys.len()];
             let mut places = Vec::new();
-            let visited = partition.multi_get_with(keys, |at, value| {
+            let visited = partition.multi_get_each(keys, |at, value| {
                 assert_eq!(value, partition.get(&keys[at]).unwrap());
                 assert!(!std::mem::replace(&mut seen[at], true), "place {at} is visited twice");
                 places.push(at);

@@ -175,7 +175,7 @@ impl View<'_> {
             }
             Source::Live(partition) if !partition.has_large_values() => {
                 let mut next = 0;
-                partition.multi_get_with(keys, |at, stored| {
+                partition.multi_get_each(keys, |at, stored| {
                     debug_assert_eq!(at, next, "the values come in the order of the keys");
                     next += 1;
                     visit(self.value_of(stored))

@@ -187,7 +187,7 @@ impl Partition {
     ///
     /// # Errors
     /// Those of [`Partition::get`], of any of the keys.
-    pub fn multi_get_with<K: AsRef<[u8]>>(
+    pub fn multi_get_each<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         mut visit: impl FnMut(usize, Option<Slice>) -> bool,
@@ -195,7 +195,7 @@ impl Partition {
         self.visit_at(None, keys, &mut visit)
     }
 
-    /// As [`Partition::multi_get_with`], now or as `snapshot` sees the partition.
+    /// As [`Partition::multi_get_each`], now or as `snapshot` sees the partition.
     fn visit_at<K: AsRef<[u8]>>(
         &self,
         snapshot: Option<&Snapshot>,
