@@ -24,7 +24,7 @@ fn follow(mut changes: Changes, commits: u64) -> Result<()> {
             seen += 1;
         }
     }
-    assert_eq!(changes.token().get(), commits, "each commit was seen once");
+    assert_eq!(changes.position().seq.get(), commits, "each commit was seen once");
     Ok(())
 }
 

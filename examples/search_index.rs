@@ -3,8 +3,8 @@
 //! `cargo run --example search_index`
 //!
 //! The program starts itself again as the indexer. That one follows the changes of the documents and stores the words of
-//! each one in a database of its own, in one batch with the token of the last change. So a kill loses and repeats
-//! nothing: the next indexer goes on after the token. The first process writes, kills the indexer several times, and in
+//! each one in a database of its own, in one batch with the position after the last change. So a kill loses and repeats
+//! nothing: the next indexer goes on after the position. The first process writes, kills the indexer several times, and in
 //! the end compares the index with one that it makes from the documents.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use siltstone::changes::{FeedItem, KeyChange};
-use siltstone::{Db, Durability, ErrorKind, Options, Partition, Result, SeqNo};
+use siltstone::{Commit, Db, Durability, Epoch, ErrorKind, Options, Partition, Result, SeqNo};
 
 const FOLDER: &str = "SEARCH_INDEX_FOLDER";
 const WORDS: [&str; 6] = ["basalt", "clay", "gneiss", "marl", "schist", "siltstone"];
@@ -73,7 +73,7 @@ fn start(folder: &Path) -> Result<(Child, BufReader<ChildStdout>)> {
     Ok((child, lines))
 }
 
-/// Waits until the indexer reports `last`, or so many tokens.
+/// Waits until the indexer reports `last`, or so many positions.
 fn wait(lines: &mut BufReader<ChildStdout>, last: SeqNo, reports: usize) {
     for line in lines.lines().map_while(std::result::Result::ok).take(reports) {
         if line == last.to_string() {
@@ -89,10 +89,12 @@ fn index(folder: &Path) -> Result<()> {
     let texts = index.partition("texts")?;
     let state = index.partition("state")?;
     let source = Db::secondary(folder.join("documents"))?;
-    let token = state.get("token")?;
-    let token = token.and_then(|bytes| Some(u64::from_be_bytes(bytes[..].try_into().ok()?)));
-    let token = token.and_then(SeqNo::new).unwrap_or_default();
-    let mut changes = source.changes(token)?.in_partition("documents");
+    let changes = match state.get("position")? {
+        // Refused if the source was replaced by an older backup of it.
+        Some(stored) => source.changes_from(position_of(&stored))?,
+        None => source.changes(SeqNo::ZERO)?,
+    };
+    let mut changes = changes.in_partition("documents");
     loop {
         let item = match changes.wait_next(Duration::from_secs(1)) {
             Ok(Some(item)) => item,
@@ -103,7 +105,7 @@ fn index(folder: &Path) -> Result<()> {
             }
             Err(error) => return Err(error),
         };
-        // The index and the token in one batch: both are there after a kill, or neither.
+        // The index and the position in one batch: both are there after a kill, or neither.
         let mut batch = index.batch();
         if let FeedItem::Commit(commit) = &item {
             for (_, change) in &commit.changes {
@@ -124,11 +126,19 @@ fn index(folder: &Path) -> Result<()> {
                 };
             }
         }
-        let token = changes.token();
-        batch = batch.put(&state, "token", token.get().to_be_bytes());
-        batch.commit(Durability::Sync)?;
-        println!("{token}");
+        let Commit { seq, epoch } = changes.position();
+        let position = [&seq.get().to_be_bytes()[..], &epoch.0.to_be_bytes()].concat();
+        batch.put(&state, "position", position).commit(Durability::Sync)?;
+        println!("{seq}");
     }
+}
+
+/// The position of these 12 bytes: a sequence number and an epoch.
+fn position_of(stored: &[u8]) -> Commit {
+    let (seq, epoch) = stored.split_at(8);
+    let seq = u64::from_be_bytes(seq.try_into().expect("8 bytes"));
+    let epoch = u32::from_be_bytes(epoch.try_into().expect("4 bytes"));
+    Commit { seq: SeqNo::new(seq).expect("a number of a commit"), epoch: Epoch(epoch) }
 }
 
 /// The keys of the index for a document: each word with the document.

@@ -288,7 +288,7 @@ impl Async<Db> {
     /// let feed = db.blocking().changes(SeqNo::ZERO)?.in_partition("users");
     /// let mut changes = ChangeStream::from(feed);
     /// let FeedItem::Commit(batch) = changes.next().await? else { unreachable!("all is in the log") };
-    /// assert_eq!((batch.changes.len(), changes.token()), (1, batch.seq));
+    /// assert_eq!((batch.changes.len(), changes.position().seq), (1, batch.seq));
     /// # drop(changes);
     /// # db.close().await
     /// # }

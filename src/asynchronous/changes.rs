@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lsm_core::changes::{Changes, FeedItem};
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::types::{Process, SeqNo};
+use lsm_core::types::{Commit, Process};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -30,7 +30,7 @@ const NOTICE_WAIT: Duration = Duration::from_secs(1);
 /// Two changes of threads for each item. To catch up with many commits, read [`Changes`] inside one [`Async::call`].
 pub struct ChangeStream {
     feed: AsyncFeed,
-    token: SeqNo,
+    position: Commit,
     /// Comes when there may be more.
     notice: Option<oneshot::Receiver<()>>,
     process: Process,
@@ -49,16 +49,16 @@ enum AsyncFeed {
 
 impl From<Changes> for ChangeStream {
     fn from(changes: Changes) -> ChangeStream {
-        let token = changes.token();
+        let position = changes.position();
         let feed = AsyncFeed::Resting(Box::new(changes));
-        ChangeStream { feed, token, notice: None, process: Process::current() }
+        ChangeStream { feed, position, notice: None, process: Process::current() }
     }
 }
 
 impl ChangeStream {
-    /// Returns the token of what was returned or passed over so far: see [`Changes::token`].
-    pub fn token(&self) -> SeqNo {
-        self.token
+    /// Returns the position after what was returned or passed over so far: see [`Changes::position`].
+    pub fn position(&self) -> Commit {
+        self.position
     }
 
     /// Returns what comes next, and waits for it. A future that is dropped loses nothing.
@@ -90,7 +90,7 @@ impl ChangeStream {
         let looked = looking.await;
         self.feed = AsyncFeed::Over;
         let (changes, found) = outcome(looked)?;
-        self.token = changes.token();
+        self.position = changes.position();
         self.feed = AsyncFeed::Resting(changes);
         found
     }

@@ -1,6 +1,7 @@
 //! The part of [`Db`] that follows its changes.
 
 use lsm_core::changes::Changes;
+use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::types::SeqNo;
 
@@ -9,11 +10,11 @@ use crate::ErrorKind;
 use crate::db::Db;
 
 impl Db {
-    /// Returns the commits after the token `from`, whole and in their order: first those that are in the log, then
-    /// those that are made from now on. The token is the sequence number of the last commit that was seen
-    /// ([`Changes::token`]), or that of a snapshot whose commits are durable; [`SeqNo::ZERO`] begins with the first
-    /// commit of the database. Store [`Changes::token`], also at the beginning: the number of a snapshot may be that of
-    /// a write to a partition without a log, which a power cut takes.
+    /// Returns the commits after the sequence number `from`, whole and in their order: first those that are in the log,
+    /// then those that are made from now on. The number is that of a snapshot whose commits are durable;
+    /// [`SeqNo::ZERO`] begins with the first commit of the database. Store [`Changes::position`], also at the beginning,
+    /// and go on with [`Db::changes_from`]: the number of a snapshot may be that of a write to a partition without a log,
+    /// which a power cut takes.
     ///
     /// A commit appears when it is durable, so a power cut takes back nothing that was seen. Each appears once. What
     /// the log lacks (ingested tables, partitions without a log) appears as
@@ -22,8 +23,8 @@ impl Db {
     /// result keeps the database open.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a token beyond the last commit; [`ErrorKind::Unsupported`] if the database
-    /// was opened read-only. If the log does not reach back to the token, [`Changes::try_next`] returns
+    /// [`ErrorKind::InvalidArgument`] for a number beyond the last commit; [`ErrorKind::Unsupported`] if the database
+    /// was opened read-only. If the log does not reach back to it, [`Changes::try_next`] returns
     /// [`ErrorKind::TooOld`].
     ///
     /// # Cost
@@ -45,12 +46,35 @@ impl Db {
     ///         }
     ///     }
     ///     // Stored together with what was made of the batch.
-    ///     println!("go on after {}", batch.seq);
+    ///     println!("go on after {:?}", changes.position());
     /// }
-    /// # assert_eq!(changes.token(), db.visible_seq());
+    /// # assert_eq!(changes.position().seq, db.visible_seq());
     /// # Ok::<(), siltstone::Error>(())
     /// ```
     pub fn changes(&self, from: SeqNo) -> Result<Changes> {
         self.0.changes(from)
+    }
+
+    /// Returns the commits after a stored position ([`Changes::position`]), as [`Db::changes`] does.
+    ///
+    /// # Errors
+    /// Those of [`Db::changes`]; [`ErrorKind::SessionLost`] if the commit is not in the history of the database, as after
+    /// a restore of an older backup, which gives the same numbers to other commits. Begin again with a snapshot then.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Durability, SeqNo};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let commit = users.put_with("alice", "admin", Durability::Sync)?;
+    /// let mut changes = db.changes(SeqNo::ZERO)?;
+    /// changes.try_next()?;
+    /// assert_eq!(changes.position(), commit);
+    /// assert!(db.changes_from(commit)?.try_next()?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn changes_from(&self, position: Commit) -> Result<Changes> {
+        self.0.changes_from(position)
     }
 }

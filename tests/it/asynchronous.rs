@@ -316,7 +316,7 @@ fn a_stream_of_changes_waits_without_a_thread_and_loses_nothing() {
                 assert_eq!((batch.seq.get(), batch.changes.len()), (round, 1));
             }
         }
-        assert_eq!([own.token(), followed.token()].map(SeqNo::get), [3, 3]);
+        assert_eq!([own.position(), followed.position()].map(|it| it.seq.get()), [3, 3]);
         let (end, closed) = tokio::join!(filtered.next(), db.close());
         assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
         closed.unwrap();

@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::changes::{Changes, FeedItem, KeyChange};
+use siltstone::secondary::Secondary;
 use siltstone::{
-    Builder, Db, Durability, ErrorKind, LargeValueOptions, Options, PartitionOptions, SeqNo,
+    Builder, Commit, Db, Durability, Epoch, ErrorKind, LargeValueOptions, Options,
+    PartitionOptions, SeqNo,
 };
 use testkit::Rng;
 
@@ -94,7 +96,7 @@ fn commits_come_whole_in_order_and_when_they_are_durable() {
     assert_eq!(lines(&mut of_p), ["1 p:a=1", "5 p:b=2 p:clear", "7 p:-c.."]);
     assert_eq!(lines(&mut of_b), ["5 p:b=2 p:clear q:-ba q:-a..c"]);
     for feed in [&all, &of_p, &of_b] {
-        assert_eq!(feed.token().get(), 7, "what was passed over is not read again");
+        assert_eq!(feed.position().seq.get(), 7, "what was passed over is not read again");
     }
     let mut later = db.changes(SeqNo::new(5).unwrap()).unwrap();
     assert_eq!(lines(&mut later), ["7 p:-c.. q:c=3"]);
@@ -310,7 +312,7 @@ fn the_token_of_a_snapshot_names_nothing_that_a_power_cut_takes() {
     db.wait_durable(snapshot.seq()).unwrap();
     let mut changes = db.changes(snapshot.seq()).unwrap();
     assert_eq!(lines(&mut changes), [""; 0]);
-    let token = changes.token();
+    let token = changes.position().seq;
     let fs = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
     let cut = builder(&fs, 0).open().unwrap();
     cut.partition("p").unwrap().put_with("b", "2", Durability::Sync).unwrap();
@@ -318,7 +320,7 @@ fn the_token_of_a_snapshot_names_nothing_that_a_power_cut_takes() {
     // Without a cut it goes on after the snapshot.
     p.put_with("c", "3", Durability::Sync).unwrap();
     assert_eq!(lines(&mut changes), ["3 p:c=3"]);
-    assert_eq!(changes.token().get(), 3);
+    assert_eq!(changes.position().seq.get(), 3);
 }
 
 #[test]
@@ -439,7 +441,7 @@ fn a_secondary_has_the_same_changes_as_its_primary() {
     drop((own, p));
     db.close().unwrap();
     let rest = lines(&mut followed);
-    assert_eq!(followed.token().get(), 60, "{rest:?}");
+    assert_eq!(followed.position().seq.get(), 60, "{rest:?}");
     // The next epoch, and a promotion in its middle.
     let db = builder(&fs, u64::MAX).open().unwrap();
     db.partition("p").unwrap().put_with("x", "1", Durability::Sync).unwrap();
@@ -449,4 +451,36 @@ fn a_secondary_has_the_same_changes_as_its_primary() {
     promoted.partition("p").unwrap().put_with("y", "2", Durability::Sync).unwrap();
     settle(&promoted);
     assert_eq!(lines(&mut followed), ["61 p:x=1", "62 p:y=2"]);
+}
+
+/// An older copy of the database gives the same numbers to other commits, and must not be followed from a position
+/// after it in silence.
+#[test]
+fn a_position_that_a_restore_has_lost_is_refused() {
+    let fs = MemFs::new();
+    let db = builder(&fs, 1 << 20).open().unwrap();
+    let p = db.partition("p").unwrap();
+    let before = p.put_with("a", "", Durability::Sync).unwrap();
+    db.checkpoint("/old").unwrap();
+    let lost = p.put_with("b", "", Durability::Sync).unwrap();
+    assert_eq!(db.changes_from(lost).unwrap().position(), lost);
+    let old = stepped(Arc::new(fs.clone()), "/old", 1).options(small(1 << 20)).open().unwrap();
+    let p = old.partition("p").unwrap();
+    let last = ["c", "d"].map(|key| p.put_with(key, "", Durability::Sync).unwrap())[1];
+    assert!(last.seq > lost.seq);
+    let secondary = Secondary::builder("/old").fs(Arc::new(fs.clone())).open().unwrap();
+    let later = Commit { epoch: Epoch(last.epoch.0 + 1), ..last };
+    for position in [lost, later] {
+        let refused = [old.changes_from(position), secondary.changes_from(position)];
+        for refused in refused {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionLost);
+        }
+    }
+    settle(&old);
+    for mut changes in
+        [old.changes_from(before), secondary.changes_from(before)].map(Result::unwrap)
+    {
+        assert_eq!(lines(&mut changes), ["2 p:c=", "3 p:d="]);
+        assert_eq!(changes.position(), last);
+    }
 }

@@ -5,13 +5,13 @@ use std::ptr;
 use std::time::Duration;
 
 use engine::changes::{CommittedBatch, KeyChange};
-use engine::{Error, ErrorKind, Result, SeqNo};
+use engine::{Epoch, Error, ErrorKind, Result, SeqNo};
 
 use crate::db::Db;
 use crate::error::Failure;
 use crate::raw::{bytes, free, give, guard, object, object_mut, quietly, set, text};
 use crate::secondary::Secondary;
-use crate::value::Value;
+use crate::value::{Commit, Value};
 
 /// A feed: the commits of a database in their order, each once, as far as they are durable.
 pub struct Changes(engine::changes::Changes);
@@ -83,26 +83,32 @@ pub struct Change {
     pub is_large: bool,
 }
 
-/// Makes a feed of `inner`, of one partition and prefix alone if they are given.
+/// Makes a feed of a database by its calls for a number and for a position, of one partition and prefix alone if they are
+/// given.
 ///
 /// # Safety
 /// Contract 1 of `raw`.
 unsafe fn feed(
-    inner: impl FnOnce(SeqNo) -> Result<engine::changes::Changes>,
-    from_seq: u64,
+    by_seq: impl FnOnce(SeqNo) -> Result<engine::changes::Changes>,
+    by_position: impl FnOnce(engine::Commit) -> Result<engine::changes::Changes>,
+    from: *const Commit,
     partition: *const c_char,
     prefix: *const c_void,
     prefix_len: usize,
 ) -> Result<*mut Changes> {
-    let from = SeqNo::new(from_seq).ok_or_else(|| {
-        let message = format!("{from_seq} is no sequence number");
-        Error::new(ErrorKind::InvalidArgument, message)
-    })?;
     // SAFETY: contract 1 of `raw`.
     unsafe {
+        let Commit { seq, epoch } = from.as_ref().copied().unwrap_or(Commit { seq: 0, epoch: 0 });
+        let seq = SeqNo::new(seq).ok_or_else(|| {
+            let message = format!("{seq} is no sequence number");
+            Error::new(ErrorKind::InvalidArgument, message)
+        })?;
         let prefix = bytes(prefix, prefix_len, "prefix")?;
         let name = if partition.is_null() { None } else { Some(text(partition, "partition")?) };
-        let mut changes = inner(from)?;
+        let mut changes = match epoch {
+            0 => by_seq(seq)?,
+            epoch => by_position(engine::Commit { seq, epoch: Epoch(epoch) })?,
+        };
         if let Some(name) = name {
             changes = changes.in_partition(name);
         }
@@ -113,12 +119,14 @@ unsafe fn feed(
     }
 }
 
-/// Returns a feed of the commits after `from_seq`: of all partitions, or of `partition` if it is not NULL; of all keys, or of
-/// those with a prefix. docs/changes.md says how long the log keeps commits.
+/// Returns a feed of the commits after `from`: of all partitions, or of `partition` if it is not NULL; of all keys, or of
+/// those with a prefix. NULL is before the first commit, and a commit with the epoch 0 a number alone, as that of a
+/// snapshot. Another one that is not in the history fails with SILTSTONE_SESSION_LOST. docs/changes.md says how long the
+/// log keeps commits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_changes_create(
     db: *const Db,
-    from_seq: u64,
+    from: *const Commit,
     partition: *const c_char,
     prefix: *const c_void,
     prefix_len: usize,
@@ -128,7 +136,7 @@ pub unsafe extern "C" fn siltstone_changes_create(
     unsafe {
         guard(error, ptr::null_mut(), || {
             let db = &object(db, "db")?.0;
-            feed(|from| db.changes(from), from_seq, partition, prefix, prefix_len)
+            feed(|it| db.changes(it), |it| db.changes_from(it), from, partition, prefix, prefix_len)
         })
     }
 }
@@ -137,7 +145,7 @@ pub unsafe extern "C" fn siltstone_changes_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_secondary_changes_create(
     secondary: *const Secondary,
-    from_seq: u64,
+    from: *const Commit,
     partition: *const c_char,
     prefix: *const c_void,
     prefix_len: usize,
@@ -147,7 +155,14 @@ pub unsafe extern "C" fn siltstone_secondary_changes_create(
     unsafe {
         guard(error, ptr::null_mut(), || {
             let secondary = &object(secondary, "secondary")?.0;
-            feed(|from| secondary.changes(from), from_seq, partition, prefix, prefix_len)
+            feed(
+                |it| secondary.changes(it),
+                |it| secondary.changes_from(it),
+                from,
+                partition,
+                prefix,
+                prefix_len,
+            )
         })
     }
 }
@@ -159,15 +174,15 @@ pub unsafe extern "C" fn siltstone_changes_free(changes: *mut Changes) {
     unsafe { free(changes) };
 }
 
-/// Returns the `from_seq` with which another feed goes on.
+/// Returns the position from which another feed goes on.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn siltstone_changes_token(changes: *const Changes) -> u64 {
-    let mut token = 0;
+pub unsafe extern "C" fn siltstone_changes_position(changes: *const Changes) -> Commit {
+    let mut position = Commit { seq: 0, epoch: 0 };
     // SAFETY: contract 1 of `raw`.
     if let Some(changes) = unsafe { changes.as_ref() } {
-        quietly(|| token = changes.0.token().get());
+        quietly(|| position = changes.0.position().into());
     }
-    token
+    position
 }
 
 /// Sets `item` to what comes next, or to NULL if nothing has become durable within `wait_ms`; 0 does not wait. After a

@@ -77,7 +77,7 @@ pub enum Kind {
     SiltstoneSessionLost = 20,
     /// A secondary lost its lease.
     SiltstoneLeaseLost = 21,
-    /// The log does not reach back to the token.
+    /// The log does not reach back to the position of a feed.
     SiltstoneTooOld = 22,
     /// The partition has no log.
     SiltstoneNotLogged = 23,

@@ -184,14 +184,14 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     siltstone_partition_options_free(options);
     siltstone_commit_t before, commit, last;
     CHECK(siltstone_put(users, "a", 1, "1", 1, true, &before, &error));
-    siltstone_changes_t *changes = siltstone_changes_create(db, before.seq, NULL, NULL, 0, &error);
-    siltstone_changes_t *of_users = siltstone_changes_create(db, before.seq, "users", "b", 1, &error);
-    CHECK(changes != NULL && of_users != NULL && siltstone_changes_token(changes) <= before.seq && ends(changes, 0));
+    siltstone_changes_t *changes = siltstone_changes_create(db, &before, NULL, NULL, 0, &error);
+    siltstone_changes_t *of_users = siltstone_changes_create(db, &before, "users", "b", 1, &error);
+    CHECK(changes != NULL && of_users != NULL && siltstone_changes_position(changes).seq <= before.seq && ends(changes, 0));
     commit = commit_all(db, all);
     siltstone_feed_item_t *item = next(changes, SILTSTONE_FEED_COMMIT);
     check_all(item, commit);
     siltstone_feed_item_free(item);
-    CHECK(siltstone_changes_token(changes) == commit.seq && ends(changes, 1));
+    CHECK(siltstone_changes_position(changes).seq == commit.seq && ends(changes, 1));
 
     // Numbers that the log lacks, and a filter that passes over all but one commit.
     put(unlogged, "a", "1");
@@ -201,8 +201,8 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     siltstone_feed_item_free(item);
     siltstone_feed_item_free(next(changes, SILTSTONE_FEED_COMMIT));
     siltstone_secondary_t *secondary = siltstone_secondary_open(path, NULL, &error);
-    siltstone_changes_t *followed = siltstone_secondary_changes_create(secondary, before.seq, "users", NULL, 0, &error);
-    siltstone_changes_t *again = siltstone_changes_create(db, commit.seq, "users", NULL, 0, &error);
+    siltstone_changes_t *followed = siltstone_secondary_changes_create(secondary, &before, "users", NULL, 0, &error);
+    siltstone_changes_t *again = siltstone_changes_create(db, &commit, "users", NULL, 0, &error);
     siltstone_changes_t *feeds[] = {of_users, followed, again};
     for (int at = 0; at < 3; at++) {
         // Unlogged numbers concern every filter.
@@ -225,10 +225,13 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     const char *dropped = siltstone_feed_item_partition(item, &len);
     CHECK(is(dropped, len, "all") && siltstone_feed_item_seq(item) == 0);
     siltstone_feed_item_free(item);
-    refused(siltstone_changes_create(db, UINT64_MAX, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "no sequence number");
-    refused(siltstone_changes_create(NULL, 0, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "db is NULL");
+    siltstone_commit_t wrong = {UINT64_MAX, 0};
+    refused(siltstone_changes_create(db, &wrong, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "no sequence number");
+    wrong = (siltstone_commit_t){before.seq, before.epoch + 1};
+    refused(siltstone_changes_create(db, &wrong, NULL, NULL, 0, &error) != NULL, SILTSTONE_SESSION_LOST, "history");
+    refused(siltstone_changes_create(NULL, NULL, NULL, NULL, 0, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "db is NULL");
     refused(siltstone_changes_next(NULL, 0, &item, &error), SILTSTONE_INVALID_ARGUMENT, "changes is NULL");
-    CHECK(siltstone_changes_token(NULL) == 0 && siltstone_feed_item_kind(NULL) == SILTSTONE_FEED_UNKNOWN);
+    CHECK(siltstone_changes_position(NULL).seq == 0 && siltstone_feed_item_kind(NULL) == SILTSTONE_FEED_UNKNOWN);
     CHECK(siltstone_close(db, &error));
     refused(siltstone_changes_next(changes, 0, &item, &error), SILTSTONE_CLOSED, "closed");
     siltstone_changes_free(changes);

@@ -4,10 +4,11 @@ use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use siltstone::Slice;
 use siltstone::changes::{ChangedPartition, CommittedBatch, KeyChange, LoggedValue};
+use siltstone::{SeqNo, Slice};
 
 use crate::bytes::Bytes;
+use crate::commit::{Commit, seq_no};
 use crate::error::{Result, lock};
 use crate::held::Held;
 use crate::hooks::Outside;
@@ -20,6 +21,25 @@ use crate::waiting::in_pieces;
 pub struct Changes {
     liveness: Liveness,
     inner: Held<Mutex<siltstone::changes::Changes>>,
+}
+
+/// The begin of a feed: a sequence number, or a stored position.
+pub enum Begin {
+    /// A number alone.
+    Seq(SeqNo),
+    /// A commit, which must be in the history.
+    Position(siltstone::Commit),
+}
+
+impl Begin {
+    /// Of the argument of a call.
+    pub fn of(from: Option<&Bound<'_, PyAny>>) -> Result<Begin> {
+        let Some(from) = from else { return Ok(Begin::Seq(SeqNo::ZERO)) };
+        if let Ok(position) = from.cast::<Commit>() {
+            return Ok(Begin::Position(position.get().token()?));
+        }
+        Ok(Begin::Seq(seq_no(from.extract()?)?))
+    }
 }
 
 impl Changes {
@@ -42,11 +62,11 @@ impl Changes {
 
 #[pymethods]
 impl Changes {
-    /// The number to continue with later.
+    /// The position to continue from later.
     #[getter]
-    fn token(&self, py: Python<'_>) -> Result<u64> {
+    fn position(&self, py: Python<'_>) -> Result<Commit> {
         self.liveness.check_process()?;
-        py.outside(|| lock(&self.inner).token().get())
+        Ok(py.outside(|| lock(&self.inner).position())?.into())
     }
 
     /// Returns the next item that is durable now.

@@ -11,7 +11,7 @@ use siltstone::{Builder, Error, TransactOptions, VerifyOptions};
 
 use crate::batch::Batch;
 use crate::bytes::Bytes;
-use crate::changes::Changes;
+use crate::changes::{Begin, Changes};
 use crate::commit::{durability, seq_no};
 use crate::error::{Result, lock};
 use crate::held::Held;
@@ -203,17 +203,20 @@ impl Db {
         Ok(())
     }
 
-    /// Follows the changes after a token.
-    #[pyo3(signature = (from_seq = 0, *, partition = None, prefix = None))]
+    /// Follows the changes after a position.
+    #[pyo3(signature = (position = None, *, partition = None, prefix = None))]
     fn changes(
         &self,
         py: Python<'_>,
-        from_seq: u64,
+        position: Option<&Bound<'_, PyAny>>,
         partition: Option<&str>,
         prefix: Option<Bytes<'_>>,
     ) -> Result<Changes> {
-        let from = seq_no(from_seq)?;
-        let changes = py.outside(|| self.inner.changes(from))??;
+        let begin = Begin::of(position)?;
+        let changes = py.outside(|| match begin {
+            Begin::Seq(seq) => self.inner.changes(seq),
+            Begin::Position(position) => self.inner.changes_from(position),
+        })??;
         Ok(Changes::new(self.liveness.clone(), changes, partition, prefix))
     }
 

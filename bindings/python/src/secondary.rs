@@ -11,8 +11,8 @@ use siltstone::secondary::{Follow, Level, OnUnmet, ReadOptions, Target};
 use siltstone::{Error, ErrorKind, Options, Readable, VerifyOptions};
 
 use crate::bytes::Bytes;
-use crate::changes::Changes;
-use crate::commit::{Commit, seq_no};
+use crate::changes::{Begin, Changes};
+use crate::commit::Commit;
 use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::error::{Result, invalid_argument, lock};
@@ -178,18 +178,21 @@ impl Secondary {
         verify_report(py, &report)
     }
 
-    /// Follows the changes after a token.
-    #[pyo3(signature = (from_seq = 0, *, partition = None, prefix = None))]
+    /// Follows the changes after a position.
+    #[pyo3(signature = (position = None, *, partition = None, prefix = None))]
     fn changes(
         &self,
         py: Python<'_>,
-        from_seq: u64,
+        position: Option<&Bound<'_, PyAny>>,
         partition: Option<&str>,
         prefix: Option<Bytes<'_>>,
     ) -> Result<Changes> {
-        let from = seq_no(from_seq)?;
+        let begin = Begin::of(position)?;
         let inner = self.inner(py)?;
-        let changes = py.outside(|| inner.changes(from))??;
+        let changes = py.outside(|| match begin {
+            Begin::Seq(seq) => inner.changes(seq),
+            Begin::Position(position) => inner.changes_from(position),
+        })??;
         Ok(Changes::new(self.liveness.clone(), changes, partition, prefix))
     }
 

@@ -116,7 +116,7 @@ def test_a_feed_waits_without_a_thread_of_the_pool(tmp_path: Path) -> None:
             first = await users.put(b"a", b"1", sync=True)
             async with db.changes(partition="users") as changes:
                 item = await anext(aiter(changes))
-                assert item.kind == "commit" and item.seq == first.seq == changes.token
+                assert item.kind == "commit" and item.seq == first.seq and changes.position == first
                 waiting = asyncio.create_task(changes.next())
                 await asyncio.sleep(0.05)
                 second = await users.put(b"b", b"2", sync=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 import siltstone
 
 
@@ -33,8 +35,12 @@ def test_each_commit_appears_once_and_in_order(db: siltstone.Db, users: siltston
         ],
         key=repr,
     )
-    assert changes.token == 7 and changes.try_next() is None
+    position = changes.position
+    assert position.seq == 7 and changes.try_next() is None
     assert [item.seq for item in db.changes(6)] == [7]
+    assert list(db.changes(position)) == []
+    with pytest.raises(siltstone.SessionLost):
+        db.changes(siltstone.Commit(1, position.epoch + 1))
 
 
 def test_a_feed_may_be_of_one_partition_and_prefix(db: siltstone.Db, users: siltstone.Partition) -> None:

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     prefix: Option<OsString>,
     #[command(flatten)]
     encoding: Encoding,
-    /// Begin after this token, the sequence number of a commit; 0 is the first commit. Default: the present end
-    #[arg(long, value_name = "TOKEN")]
+    /// Begin after this sequence number of a commit; 0 is the first commit. Default: the present end
+    #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
     /// End when everything that is there is printed
     #[arg(long)]
@@ -45,15 +45,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let form = args.encoding.bytes();
     let secondary = open(args)?;
-    let token = match args.from {
-        Some(token) => SeqNo::new(token)
-            .ok_or_else(|| Failure::Usage(format!("{token} is no sequence number")))?,
+    let from = match args.from {
+        Some(from) => SeqNo::new(from)
+            .ok_or_else(|| Failure::Usage(format!("{from} is no sequence number")))?,
         // No partition is read.
         None => {
             secondary.sync_group(&[], Target::Durable)?.as_of().map_or(SeqNo::ZERO, |it| it.seq)
         }
     };
-    let mut changes = secondary.changes(token)?;
+    let mut changes = secondary.changes(from)?;
     if let Some(partition) = &args.partition {
         changes = changes.in_partition(partition);
     }

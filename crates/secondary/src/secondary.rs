@@ -272,7 +272,7 @@ impl Secondary {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with [`Builder::tables_only`](crate::Builder::tables_only). If the log does not reach
-    /// back to the token, `Changes::try_next` returns [`ErrorKind::TooOld`].
+    /// back to the position, `Changes::try_next` returns [`ErrorKind::TooOld`].
     ///
     /// # Cost
     /// Reads each byte of the log once, and the headers of its frames twice. A wait looks at the commit cursor a
@@ -295,11 +295,31 @@ impl Secondary {
     ///     let FeedItem::Commit(batch) = changed else { continue };
     ///     println!("{} changes through {}", batch.changes.len(), batch.seq);
     /// }
-    /// assert!(changes.token() > SeqNo::ZERO);
+    /// assert!(changes.position().seq > SeqNo::ZERO);
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn changes(&self, from: SeqNo) -> Result<Changes> {
         self.0.follower.changes(from)
+    }
+
+    /// Returns the commits after a stored position ([`Changes::position`]), as [`Secondary::changes`] does.
+    ///
+    /// # Errors
+    /// Those of [`Secondary::changes`]; [`ErrorKind::SessionLost`] if the commit is not in the history of the database,
+    /// as after a restore of an older backup.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let stored = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let changes = secondary.changes_from(stored)?;
+    /// assert_eq!(changes.position(), stored);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn changes_from(&self, position: Commit) -> Result<Changes> {
+        self.0.follower.changes_from(position)
     }
 
     /// Reads every live file as the primary has it now, from its first byte to its last, and

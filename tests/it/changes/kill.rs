@@ -41,25 +41,29 @@ fn child_that_commits_until_it_is_killed() {
 fn a_writer_that_is_killed_again_and_again_is_followed_without_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     kept(dir.path()).close().unwrap();
-    let mut token = SeqNo::ZERO;
+    let mut position = None;
     let mut last = 0;
     for round in 0..=KILLS {
         let test = "changes::kill::child_that_commits_until_it_is_killed";
         let mut child = crate::kill::child_test(test, FOLDER, dir.path()).spawn().unwrap();
         let secondary = Db::secondary(dir.path()).unwrap();
-        let mut changes = secondary.changes(token).unwrap();
+        let changes = position.map_or_else(
+            || secondary.changes(SeqNo::ZERO),
+            |position| secondary.changes_from(position),
+        );
+        let mut changes = changes.unwrap();
         let wanted = last + 40 + round * 13;
         while last < wanted {
             // Without an end: a writer that makes no progress is a failure of the whole run.
             let item = changes.wait_next(Duration::MAX).unwrap().unwrap();
             last = next_number(&item, last);
-            token = changes.token();
+            position = Some(changes.position());
         }
         child.kill().unwrap();
         child.wait().unwrap();
     }
     let db = kept(dir.path());
-    let mut changes = db.changes(token).unwrap();
+    let mut changes = db.changes_from(position.unwrap()).unwrap();
     while let Some(item) = changes.try_next().unwrap() {
         last = next_number(&item, last);
     }

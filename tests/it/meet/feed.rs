@@ -92,7 +92,7 @@ impl World {
         if std::mem::take(&mut self.feed.has_hole) {
             self.feed.index = indexed(&changes, &written);
         }
-        self.feed.token = changes.token();
+        self.feed.token = changes.position().seq;
         self.feed.changes = Some(changes);
         let changes = self.feed.changes.as_ref().expect("it was put there");
         let expected = indexed(changes, &written);

@@ -116,7 +116,7 @@ class LeaseLost(Error):
 
 
 class TooOld(Error):
-    """The log does not reach back to the token of a feed of changes."""
+    """The log does not reach back to the position of a feed of changes."""
 
 
 class NotLogged(Error):

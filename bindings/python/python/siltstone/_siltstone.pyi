@@ -162,10 +162,10 @@ class Db:
         """Wait until the commit ``seq`` is on the device. One to a partition without a log is only after a ``flush``."""
 
     def changes(
-        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+        self, position: int | Commit | None = None, *, partition: str | None = None, prefix: Buffer | None = None
     ) -> Changes:
-        """Return the commits after ``from_seq`` in their order, as far as they are durable: all, those of one partition,
-        or those of keys with a prefix."""
+        """Return the commits after a position in their order, as far as they are durable: all, those of one partition,
+        or those of keys with a prefix. Raises ``SessionLost`` for a ``Commit`` that is not in the history."""
 
     @property
     def is_fenced(self) -> bool:
@@ -608,10 +608,10 @@ class Secondary:
         """Read every file, as ``Db.verify`` does."""
 
     def changes(
-        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+        self, position: int | Commit | None = None, *, partition: str | None = None, prefix: Buffer | None = None
     ) -> Changes:
-        """Return the commits after ``from_seq`` in their order, as far as they are durable: all, those of one partition,
-        or those of keys with a prefix."""
+        """Return the commits after a position in their order, as far as they are durable: all, those of one partition,
+        or those of keys with a prefix. Raises ``SessionLost`` for a ``Commit`` that is not in the history."""
 
     def promote(self, **options: Unpack[OpenOptions]) -> Db:
         """Take the database over from its writer, which is fenced, and open it for writing."""
@@ -742,8 +742,8 @@ class Changes:
     goes on from there."""
 
     @property
-    def token(self) -> int:
-        """The ``from_seq`` with which another feed goes on."""
+    def position(self) -> Commit:
+        """The position from which another feed goes on. Can be pickled."""
 
     def try_next(self) -> FeedItem | None:
         """Return the next item, or None if no more is durable now. Raises ``TooOld`` if the log does not reach back."""

@@ -197,10 +197,10 @@ class AsyncDb(_Pooled):
         return await self.call(self._db.transact, work, sync=sync, attempts_max=attempts_max)
 
     def changes(
-        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+        self, position: int | _siltstone.Commit = 0, *, partition: str | None = None, prefix: Buffer | None = None
     ) -> AsyncChanges:
-        """Follow the commits after ``from_seq``, as ``Db.changes`` does. The feed has a thread of its own."""
-        return AsyncChanges(from_seq, lambda: self._db.changes(from_seq, partition=partition, prefix=prefix))
+        """Follow the commits after a position, as ``Db.changes`` does. The feed has a thread of its own."""
+        return AsyncChanges(position, lambda: self._db.changes(position, partition=partition, prefix=prefix))
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the commit ``seq`` is on the device. One to a partition without a log is only after a ``flush``."""
@@ -368,10 +368,10 @@ class AsyncSecondary(_Pooled):
         await self.call(self._secondary.wait_for, token, timeout)
 
     def changes(
-        self, from_seq: int = 0, *, partition: str | None = None, prefix: Buffer | None = None
+        self, position: int | _siltstone.Commit = 0, *, partition: str | None = None, prefix: Buffer | None = None
     ) -> AsyncChanges:
-        """Follow the commits after ``from_seq``, as ``Secondary.changes`` does. The feed has a thread of its own."""
-        return AsyncChanges(from_seq, lambda: self._secondary.changes(from_seq, partition=partition, prefix=prefix))
+        """Follow the commits after a position, as ``Secondary.changes`` does. The feed has a thread of its own."""
+        return AsyncChanges(position, lambda: self._secondary.changes(position, partition=partition, prefix=prefix))
 
 
 @final
@@ -530,24 +530,25 @@ class AsyncChanges:
     """A feed of changes, for one task at a time: ``async for item in changes`` never ends by itself. A cancelled wait loses
     no item."""
 
-    def __init__(self, from_seq: int, begin: Callable[[], _siltstone.Changes]) -> None:
+    def __init__(self, position: int | _siltstone.Commit, begin: Callable[[], _siltstone.Changes]) -> None:
         # A thread of its own: a feed that waits would keep one from the calls of the database.
         self._pool = _pool(1, "siltstone-aio-changes")
         self._begin = begin
         self._changes: _siltstone.Changes | None = None
-        self._token = from_seq
-        self._pending: Future[_siltstone.FeedItem | None] | None = None
+        self._position = position
+        self._pending: Future[tuple[_siltstone.FeedItem, _siltstone.Commit] | None] | None = None
         self._has_ended = False
 
     @property
-    def token(self) -> int:
-        """The ``from_seq`` with which another feed goes on after the items that were returned."""
-        return self._token
+    def position(self) -> int | _siltstone.Commit:
+        """The position from which another feed goes on after the items that were returned."""
+        return self._position
 
-    def _next(self) -> _siltstone.FeedItem | None:
+    def _next(self) -> tuple[_siltstone.FeedItem, _siltstone.Commit] | None:
         if self._changes is None:
             self._changes = self._begin()
-        return None if self._has_ended else self._changes.wait_next(_WAIT_SECONDS)
+        item = None if self._has_ended else self._changes.wait_next(_WAIT_SECONDS)
+        return None if item is None else (item, self._changes.position)
 
     async def next(self, timeout: float | None = None) -> _siltstone.FeedItem | None:
         """Return the next item; wait up to ``timeout`` seconds for it, or for ever. Return None then."""
@@ -571,9 +572,8 @@ class AsyncChanges:
             # By the end of an earlier wait, which reaches a call in the queue late.
             if pending.cancelled():
                 continue
-            if (item := pending.result()) is not None:
-                if item.seq is not None:
-                    self._token = item.seq
+            if (found := pending.result()) is not None:
+                item, self._position = found
                 return item
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{PartitionId, SeqNo, Slice};
+use crate::types::{Commit, Epoch, PartitionId, SeqNo, Slice};
 use crate::version::DbVersion;
 use crate::wal::Lsn;
 
@@ -118,7 +118,7 @@ impl KeyChange {
 pub struct CommittedBatch {
     /// The sequence number of its first operation.
     pub first_seq: SeqNo,
-    /// That of its last operation: the token with which a feed goes on after it.
+    /// That of its last operation.
     pub seq: SeqNo,
     /// Its operations, those of one partition after the other and in order, as far as the feed is not filtered. Those
     /// of partitions that are dropped by now are left out.
@@ -137,7 +137,7 @@ pub enum FeedItem {
     Unlogged {
         /// The first of them.
         first_seq: SeqNo,
-        /// The last of them: the token after it.
+        /// The last of them.
         seq: SeqNo,
     },
     /// A partition that this feed knew is dropped. This is no commit and has no place among them: it comes when
@@ -193,13 +193,15 @@ pub(crate) trait ChangeSource: Send {
     fn notify(&self, mark: u64, notice: Box<dyn FnOnce() + Send>) -> bool;
 }
 
-/// The commits of a database after a token, in their order.
+/// The commits of a database after a position, in their order.
 ///
 /// A commit appears when it is durable: one of [`Durability::Os`](crate::options::Durability::Os) after the next sync
 /// of the log.
 pub struct Changes {
     source: Box<dyn ChangeSource>,
     log: ChangeLog,
+    /// Of the last look.
+    epoch: Epoch,
     shown: Option<Shown>,
     /// The partitions of the last look.
     known: BTreeMap<PartitionId, Arc<str>>,
@@ -210,10 +212,12 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(source: Box<dyn ChangeSource>, log: ChangeLog) -> Changes {
+    /// A feed of `log`, whose database has this epoch.
+    pub(crate) fn new(source: Box<dyn ChangeSource>, log: ChangeLog, epoch: Epoch) -> Changes {
         Changes {
             source,
             log,
+            epoch,
             shown: None,
             known: BTreeMap::new(),
             dropped: VecDeque::new(),
@@ -237,10 +241,10 @@ impl Changes {
         self
     }
 
-    /// Returns the token of what was yielded or passed over so far: a feed that begins with it goes on here. A power cut
-    /// takes nothing through it, so at first it may be smaller than the one that this feed began with.
-    pub fn token(&self) -> SeqNo {
-        self.log.token()
+    /// Returns the position after what was yielded or passed over so far, as a commit: a feed from it goes on here. A
+    /// power cut takes nothing through it, so at first it may be smaller than the one that this feed began with.
+    pub fn position(&self) -> Commit {
+        Commit { seq: self.log.token(), epoch: self.epoch }
     }
 
     /// Returns the partitions as of the last look, by their ids.
@@ -252,7 +256,7 @@ impl Changes {
     /// same place.
     ///
     /// # Errors
-    /// [`ErrorKind::TooOld`] if the log does not reach back to the token any more; [`ErrorKind::Closed`];
+    /// [`ErrorKind::TooOld`] if the log does not reach back to the position any more; [`ErrorKind::Closed`];
     /// [`ErrorKind::Fenced`] on a primary that was taken over; corruption of the log; those of reading.
     pub fn try_next(&mut self) -> Result<Option<FeedItem>> {
         let mut looks = 0;
@@ -344,6 +348,7 @@ impl Changes {
         for partition in partitions.values() {
             self.known.entry(partition.id).or_insert_with(|| partition.name.clone());
         }
+        self.epoch = shown.version.epoch;
         self.shown = Some(shown);
         self.is_at_end = false;
         Ok(())
@@ -352,8 +357,26 @@ impl Changes {
 
 impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").field("token", &self.token()).finish_non_exhaustive()
+        f.debug_struct("Changes").field("position", &self.position()).finish_non_exhaustive()
     }
+}
+
+/// Checks that `commit` is in the history of `version`, as far as that is known.
+///
+/// # Errors
+/// [`ErrorKind::SessionLost`]: a later epoch may have given its number to another commit.
+pub(crate) fn check_history(version: &DbVersion, commit: Commit) -> Result<()> {
+    let Commit { seq, epoch } = commit;
+    let cut = version.log_cut.filter(|_| epoch.0.checked_add(1) == Some(version.epoch.0));
+    let end = version.retained.ends.get(&epoch).or(cut.as_ref()).map(|end| end.last_seq);
+    if epoch == version.epoch || end.is_some_and(|end| seq <= end) {
+        return Ok(());
+    }
+    let message = format!(
+        "commit {seq} of epoch {epoch} is not in the history of this database, or older than what is known of it; read \
+         a snapshot, and begin again with its sequence number"
+    );
+    Err(Error::new(ErrorKind::SessionLost, message))
 }
 
 /// Returns `true` if nothing of a commit is left: it was of other partitions or keys.

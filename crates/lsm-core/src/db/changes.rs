@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Db;
-use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown};
+use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown, check_history};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{Commit, PartitionId, SeqNo};
 
 /// The pause while a commit is durable and about to be visible.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ impl Db {
         let visible = self.visible_seq();
         if from > visible {
             let message =
-                format!("the token is {from}, but the last commit of the database is {visible}");
+                format!("the position is {from}, but the last commit of the database is {visible}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let dir: &Path = &inner.context.dir;
@@ -52,7 +52,17 @@ impl Db {
         let log = log.durable_through(inner.log.durable_point().1);
         let clock = inner.context.clock.clone();
         let source = PrimarySource { db: self.clone(), clock, is_in_doubt: false };
-        Ok(Changes::new(Box::new(source), log))
+        Ok(Changes::new(Box::new(source), log, inner.context.epoch))
+    }
+
+    /// Returns the commits after `commit`, as [`Db::changes`] does.
+    ///
+    /// # Errors
+    /// Those of [`Db::changes`]; [`ErrorKind::SessionLost`] if the commit is not in the history of the database.
+    pub fn changes_from(&self, commit: Commit) -> Result<Changes> {
+        let changes = self.changes(commit.seq)?;
+        check_history(&self.inner().catalog.current(), commit)?;
+        Ok(changes)
     }
 }
 

@@ -43,17 +43,9 @@ use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
 use crate::stats::Counters;
+pub use crate::types::Commit;
 use crate::types::{DeletedRange, EntryKind, Epoch, Operation, SectionBytes, SeqNo};
 use crate::wal::Lsn;
-
-/// The result of a commit: a token for reading one's own writes elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Commit {
-    /// The last sequence number of the batch.
-    pub seq: SeqNo,
-    /// The epoch of the writer that made it.
-    pub epoch: Epoch,
-}
 
 /// The calls of the commit path to the rest of the database.
 pub(super) trait CommitEnv {

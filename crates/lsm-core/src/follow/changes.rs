@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::bound::{Bound, BoundSource};
 use super::{Follower, Inner, SyncExtent, SyncReach};
-use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown};
+use crate::changes::{ChangeLog, ChangeSource, Changes, LoggedStore, Shown, check_history};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{Commit, PartitionId, SeqNo};
 use crate::version::DbVersion;
 use crate::wal::Lsn;
 
@@ -41,7 +41,19 @@ impl Follower {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let log = ChangeLog::new(&inner.files, &inner.dir, from);
-        Ok(Changes::new(Box::new(FollowedSource { inner, has_cursor: false }), log))
+        let source = FollowedSource { inner, has_cursor: false };
+        Ok(Changes::new(Box::new(source), log, self.epoch()))
+    }
+
+    /// Returns the durable commits after `commit`, as [`Follower::changes`] does.
+    ///
+    /// # Errors
+    /// Those of [`Follower::changes`] and of reading; [`ErrorKind::SessionLost`] if the commit is not in the history of
+    /// the database.
+    pub fn changes_from(&self, commit: Commit) -> Result<Changes> {
+        let changes = self.changes(commit.seq)?;
+        check_history(&self.inner.end_of_commits()?.0, commit)?;
+        Ok(changes)
     }
 }
 

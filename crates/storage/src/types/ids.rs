@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::SeqNo;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
@@ -36,6 +38,15 @@ id! {
 id! {
     /// Random identity of a database, in the header of each of its files.
     DbId(u128)
+}
+
+/// The result of a commit: a token for reading one's own writes elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Commit {
+    /// The last sequence number of the batch.
+    pub seq: SeqNo,
+    /// The epoch of the writer that made it.
+    pub epoch: Epoch,
 }
 
 /// Gives out file numbers; never the same twice.

@@ -25,7 +25,7 @@ pub use counter::Counter;
 pub use display_bytes::DisplayBytes;
 pub use gap::{Gap, InGap};
 pub use gaps::Gaps;
-pub use ids::{DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};
+pub use ids::{Commit, DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
 pub use log_place::{LogPlace, LogPosition, Lsn, MustReach};

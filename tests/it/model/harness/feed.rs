@@ -84,12 +84,12 @@ impl Harness {
                     changes = self.begin_again();
                 }
             }
-            assert!(changes.token() >= self.feed.token);
-            self.feed.token = changes.token();
+            assert!(changes.position().seq >= self.feed.token);
+            self.feed.token = changes.position().seq;
         }
         // Also of commits that were passed over, because their partitions are dropped.
-        self.feed.token = changes.token();
-        self.check_passed_over(changes.token().plus(1));
+        self.feed.token = changes.position().seq;
+        self.check_passed_over(changes.position().seq.plus(1));
         let living: Vec<_> = changes.partitions().collect();
         self.feed.index.retain(|name, indexed| {
             living.iter().any(|it| *it.name == **name && Some(it.id) == indexed.id)
@@ -107,7 +107,7 @@ impl Harness {
         let seen = db.snapshot().seq();
         let mut changes = db.changes(seen).unwrap();
         assert!(changes.try_next().unwrap().is_none());
-        assert!(changes.token() <= seen);
+        assert!(changes.position().seq <= seen);
         self.feed.index = changes
             .partitions()
             .map(|it| {
@@ -122,7 +122,7 @@ impl Harness {
             parts.iter().any(|part| part.name == name && part.options.get_logged())
         });
         self.feed.commits.retain(|seq, _| *seq > seen);
-        self.feed.token = changes.token();
+        self.feed.token = changes.position().seq;
         changes
     }
 
