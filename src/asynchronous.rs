@@ -1,6 +1,7 @@
 //! [`Async`]: a handle whose calls run on threads that may block.
 
 mod changes;
+mod partition;
 mod rows;
 mod secondary;
 
@@ -8,7 +9,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lsm_core::db::{Commit, Updated};
+use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use crate::batch::Batch;
 use crate::builder::Builder;
 use crate::db::{Db, TransactOptions};
+use crate::options::PartitionOptions;
 use crate::partition::Partition;
 use crate::readable::Readable;
 use crate::transaction::Transaction;
@@ -211,6 +213,28 @@ impl Async<Db> {
         self.call(move |db| db.partition(&name)).await.map(Async::from)
     }
 
+    /// As [`Db::open_partition`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_partition(&self, name: &str) -> Result<Async<Partition>> {
+        let name = name.to_owned();
+        self.call(move |db| db.open_partition(&name)).await.map(Async::from)
+    }
+
+    /// As [`Db::partition_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn partition_with(
+        &self,
+        name: &str,
+        options: PartitionOptions,
+    ) -> Result<Async<Partition>> {
+        let name = name.to_owned();
+        self.call(move |db| db.partition_with(&name, options)).await.map(Async::from)
+    }
+
     /// As [`Batch::commit`], of a batch of this database.
     ///
     /// # Errors
@@ -320,76 +344,6 @@ impl Async<Db> {
     /// As there.
     pub async fn close(self) -> Result<()> {
         run(self.process, move || self.handle.close()).await
-    }
-}
-
-impl Async<Partition> {
-    /// As [`Partition::put`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Slice>) -> Result<Commit> {
-        let key = Slice::from(key.as_ref());
-        let value = value.into();
-        self.call(move |partition| partition.put(key, value)).await
-    }
-
-    /// As [`Partition::merge`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn merge(&self, key: impl AsRef<[u8]>, operand: impl Into<Slice>) -> Result<Commit> {
-        let key = Slice::from(key.as_ref());
-        let operand = operand.into();
-        self.call(move |partition| partition.merge(key, operand)).await
-    }
-
-    /// As [`Partition::delete`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        let key = Slice::from(key.as_ref());
-        self.call(move |partition| partition.delete(key)).await
-    }
-
-    /// As [`Partition::update`]. `change` runs on another thread, and again if another writer changes the key meanwhile.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn update<V: AsRef<[u8]> + Send + 'static>(
-        &self,
-        key: impl AsRef<[u8]>,
-        change: impl FnMut(Option<&[u8]>) -> Option<V> + Send + 'static,
-    ) -> Result<Updated<V>> {
-        let key = Slice::from(key.as_ref());
-        self.call(move |partition| partition.update(key, change)).await
-    }
-
-    /// As [`Partition::clear`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn clear(&self) -> Result<Commit> {
-        self.call(Partition::clear).await
-    }
-
-    /// As [`Partition::delete_range`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn delete_range(&self, range: impl KeyRange) -> Result<Commit> {
-        let bounds = range.bounds();
-        self.call(move |partition| partition.delete_range(bounds)).await
-    }
-
-    /// As [`Partition::delete_prefix`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Commit> {
-        let prefix = Slice::from(prefix.as_ref());
-        self.call(move |partition| partition.delete_prefix(prefix)).await
     }
 }
 

@@ -193,6 +193,38 @@ impl Snapshot {
         self.0.keys(&partition.0)
     }
 
+    /// Returns the first key of `partition` and its value, as [`Partition::first`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.clear()?;
+    /// assert_eq!(before.first(&users)?.expect("alice").0, b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn first(&self, partition: &Partition) -> Result<Option<(Slice, Slice)>> {
+        self.iter(partition).next().transpose()
+    }
+
+    /// Returns the last key of `partition` and its value, as [`Partition::last`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("bob", "author")?;
+    /// assert_eq!(before.last(&users)?.expect("alice").0, b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn last(&self, partition: &Partition) -> Result<Option<(Slice, Slice)>> {
+        self.iter(partition).next_back().transpose()
+    }
+
     /// Returns a cursor over the keys that were in `range` of `partition`, as
     /// [`Partition::cursor_in`] does.
     ///

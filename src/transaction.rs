@@ -1,5 +1,6 @@
 //! [`Transaction`]: reads and writes that are committed together, or refused after a conflict.
 
+mod ends;
 mod expiry;
 mod locking;
 mod merging;

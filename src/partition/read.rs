@@ -20,7 +20,7 @@ impl Partition {
     ///
     /// # Cost
     /// Reads at most one data block per level-0 table and per deeper level, if it is not in the cache.
-    /// Takes no lock. Allocates nothing if the key does not exist.
+    /// Takes no lock but that of a part of the block cache. Allocates nothing if the key does not exist.
     ///
     /// # Examples
     /// ```
@@ -139,6 +139,29 @@ impl Partition {
     #[must_use]
     pub fn with_expired(&self) -> Partition {
         Partition(self.0.with_expired())
+    }
+
+    /// Returns about how many bytes of tables hold the keys of `range`, to a block at each end. Writes that are not
+    /// flushed and large values do not count; versions and deleted entries that a compaction will remove do.
+    ///
+    /// # Errors
+    /// Those of opening a table.
+    ///
+    /// # Cost
+    /// A search in the index of each table that has an end of the range inside.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", [7; 1000])?;
+    /// users.flush()?;
+    /// assert!(users.size_approx(..)? >= 1000);
+    /// assert_eq!(users.size_approx("b"..)?, 0);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn size_approx(&self, range: impl KeyRange) -> Result<u64> {
+        self.0.size_approx(range)
     }
 
     /// Returns whether `key` exists. Errors and cost are those of [`Partition::get`].

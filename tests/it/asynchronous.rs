@@ -11,7 +11,9 @@ use lsm_core::fs::{FaultFs, FsOp, MemFs};
 use siltstone::asynchronous::{Async, ChangeStream};
 use siltstone::changes::FeedItem;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
-use siltstone::{Builder, Commit, Db, Durability, Error, ErrorKind, Partition, SeqNo};
+use siltstone::{
+    Builder, Commit, Db, Durability, Error, ErrorKind, Partition, PartitionOptions, SeqNo, Swap,
+};
 
 use crate::store::{settle, stepped};
 
@@ -82,6 +84,20 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
         }
         p.delete_range("r1".."s").await.unwrap();
         p.delete_prefix("s").await.unwrap();
+        let durable = [
+            p.put_with("t", "1", Durability::Sync).await.unwrap(),
+            p.update_with("t", Durability::Sync, |_| Some("2")).await.unwrap().commit,
+            p.delete_with("t", Durability::Sync).await.unwrap(),
+        ];
+        assert!(db.blocking().durable_seq() >= durable[2].seq);
+        for expected in [None, Some(&b"3"[..])] {
+            let new = if expected.is_none() { Some(&b"3"[..]) } else { None };
+            let swap = p.compare_and_set_with("u", expected, new, Durability::Os).await.unwrap();
+            assert!(matches!(swap, Swap::Done(_)));
+        }
+        db.partition_with("o", PartitionOptions::new()).await.unwrap().release().await;
+        db.open_partition("o").await.unwrap().release().await;
+        assert!(db.open_partition("none").await.is_err());
         assert_eq!(p.get("b").await.unwrap().as_deref(), Some(&b"2"[..]));
         assert!(!p.contains("c").await.unwrap());
         let mut rows = p.rows(..);

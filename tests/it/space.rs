@@ -16,6 +16,31 @@ struct Store {
     p: Partition,
 }
 
+#[test]
+fn the_size_of_a_range_is_about_its_part_of_the_tables() {
+    let Store { db, p, .. } = store();
+    let mut rng = Rng::from_env_or(7);
+    for n in 0..2000u32 {
+        let value: Vec<u8> = (0..100).map(|_| rng.next_u64() as u8).collect();
+        p.put(n.to_be_bytes(), value).unwrap();
+    }
+    p.compact(..).unwrap();
+    let all = p.size_approx(..).unwrap();
+    let stats = db.stats();
+    let levels = stats.partitions.iter().filter(|it| it.name == "p").flat_map(|it| &it.levels);
+    assert_eq!(all, levels.map(|level| level.bytes).sum::<u64>());
+    // A share of the keys has about this share of the bytes, wherever tables end.
+    for (first, last) in [(0u32, 500u32), (500, 1500), (1999, 2000), (700, 710)] {
+        let size = p.size_approx(first.to_be_bytes()..last.to_be_bytes()).unwrap();
+        let share = all * u64::from(last - first) / 2000;
+        assert!(size.abs_diff(share) < 8 << 10, "{first} to {last}: {size} of {share}");
+    }
+    assert_eq!(p.size_approx(2000u32.to_be_bytes()..).unwrap(), 0);
+    assert_eq!(p.size_approx([9]..[1]).unwrap(), 0);
+    p.put(9000u32.to_be_bytes(), [7; 100]).unwrap();
+    assert_eq!(p.size_approx(..).unwrap(), all, "it is in no table");
+}
+
 fn store() -> Store {
     store_in(&MemFs::new(), 8 << 10)
 }

@@ -106,7 +106,7 @@ typedef enum {
   SILTSTONE_SESSION_LOST = 20,
   // A secondary lost its lease.
   SILTSTONE_LEASE_LOST = 21,
-  // The log does not reach back to the token.
+  // The log does not reach back to the position of a feed.
   SILTSTONE_TOO_OLD = 22,
   // The partition has no log.
   SILTSTONE_NOT_LOGGED = 23,
@@ -479,6 +479,14 @@ bool siltstone_batch_delete(siltstone_batch_t *batch,
                             size_t key_len,
                             siltstone_error_t **error);
 
+// Requires that no one has written to a key after the sequence number `at_most`: or the commit is SILTSTONE_CONFLICT.
+bool siltstone_batch_require(siltstone_batch_t *batch,
+                             const siltstone_partition_t *partition,
+                             const void *key,
+                             size_t key_len,
+                             uint64_t at_most,
+                             siltstone_error_t **error);
+
 // Adds a merge.
 bool siltstone_batch_merge(siltstone_batch_t *batch,
                            const siltstone_partition_t *partition,
@@ -523,10 +531,12 @@ bool siltstone_batch_commit(siltstone_batch_t *batch,
                             siltstone_commit_t *commit,
                             siltstone_error_t **error);
 
-// Returns a feed of the commits after `from_seq`: of all partitions, or of `partition` if it is not NULL; of all keys, or of
-// those with a prefix. docs/changes.md says how long the log keeps commits.
+// Returns a feed of the commits after `from`: of all partitions, or of `partition` if it is not NULL; of all keys, or of
+// those with a prefix. NULL is before the first commit, and a commit with the epoch 0 a number alone, as that of a
+// snapshot. Another one that is not in the history fails with SILTSTONE_SESSION_LOST. docs/changes.md says how long the
+// log keeps commits.
 siltstone_changes_t *siltstone_changes_create(const siltstone_db_t *db,
-                                              uint64_t from_seq,
+                                              const siltstone_commit_t *from,
                                               const char *partition,
                                               const void *prefix,
                                               size_t prefix_len,
@@ -534,7 +544,7 @@ siltstone_changes_t *siltstone_changes_create(const siltstone_db_t *db,
 
 // Returns a feed as siltstone_changes_create does, of the database that a secondary follows.
 siltstone_changes_t *siltstone_secondary_changes_create(const siltstone_secondary_t *secondary,
-                                                        uint64_t from_seq,
+                                                        const siltstone_commit_t *from,
                                                         const char *partition,
                                                         const void *prefix,
                                                         size_t prefix_len,
@@ -543,8 +553,8 @@ siltstone_changes_t *siltstone_secondary_changes_create(const siltstone_secondar
 // Frees a feed.
 void siltstone_changes_free(siltstone_changes_t *changes);
 
-// Returns the `from_seq` with which another feed goes on.
-uint64_t siltstone_changes_token(const siltstone_changes_t *changes);
+// Returns the position from which another feed goes on.
+siltstone_commit_t siltstone_changes_position(const siltstone_changes_t *changes);
 
 // Sets `item` to what comes next, or to NULL if nothing has become durable within `wait_ms`; 0 does not wait. After a
 // failure the next call tries again from the same place. Fails with SILTSTONE_TOO_OLD if the log does not reach back.
@@ -621,7 +631,9 @@ bool siltstone_set_background_bytes_per_second(const siltstone_db_t *db,
 bool siltstone_wait_idle(const siltstone_db_t *db, siltstone_error_t **error);
 
 // Waits until the commit `seq` is on the device. One to a partition without a log is only after siltstone_flush.
-bool siltstone_wait_durable(const siltstone_db_t *db, uint64_t seq, siltstone_error_t **error);
+bool siltstone_wait_durable(const siltstone_db_t *db,
+                            uint64_t seq,
+                            siltstone_error_t **error);
 
 // Copies the database to the folder `dir`, by hard links where it can.
 bool siltstone_checkpoint(const siltstone_db_t *db, const char *dir, siltstone_error_t **error);
@@ -820,6 +832,10 @@ void siltstone_options_set_cache_bytes(siltstone_options_t *options, uint64_t by
 // Sets the memory for the memtables. Default: a sixteenth of the memory, from 1 MiB to 64 MiB.
 void siltstone_options_set_write_buffer_bytes(siltstone_options_t *options, uint64_t bytes);
 
+// Sets the bytes of the log that stay for feeds of changes after their data are in tables. Default: 0.
+void siltstone_options_set_log_retained_bytes(siltstone_options_t *options,
+                                              uint64_t bytes);
+
 // Sets the bytes a second that flushes and compactions write, 0 for no limit. Default: 0.
 void siltstone_options_set_background_bytes_per_second(siltstone_options_t *options,
                                                        uint64_t bytes);
@@ -853,6 +869,11 @@ bool siltstone_options_add_compaction_filter(siltstone_options_t *options,
 
 // Returns the default options of a partition.
 siltstone_partition_options_t *siltstone_partition_options_create(void);
+
+// Returns the stored options of a partition, to change some of them: siltstone_partition_open stores those that are not
+// set as their defaults. Hooks are not among them; a partition keeps them.
+siltstone_partition_options_t *siltstone_partition_options_of(const siltstone_partition_t *partition,
+                                                              siltstone_error_t **error);
 
 // Frees options.
 void siltstone_partition_options_free(siltstone_partition_options_t *options);
@@ -893,10 +914,19 @@ void siltstone_partition_options_set_fifo(siltstone_partition_options_t *options
                                           uint64_t bytes_max,
                                           uint64_t seconds_max);
 
-// Keeps a checksum with every entry, which every compaction verifies. The other hooks of the partition stay.
-void siltstone_partition_options_set_metahive(siltstone_partition_options_t *options);
+// Sets whether a checksum is kept with every entry, which every compaction verifies. The other hooks of the partition
+// stay. Default: false.
+void siltstone_partition_options_set_metahive(siltstone_partition_options_t *options,
+                                              bool is_on);
 
-// Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB.
+// Sets the rule of expiry, such as `value:0,ms` for the millisecond of the expiry in the first 8 bytes of the value;
+// docs/expiry.md has the form. NULL ends the rule. The other hooks of the partition stay.
+bool siltstone_partition_options_set_ttl(siltstone_partition_options_t *options,
+                                         const char *rule,
+                                         siltstone_error_t **error);
+
+// Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB, and UINT64_MAX moves them back into
+// tables.
 void siltstone_partition_options_set_large_values(siltstone_partition_options_t *options,
                                                   uint64_t threshold_bytes);
 
@@ -939,6 +969,20 @@ bool siltstone_put(const siltstone_partition_t *partition,
                    bool sync,
                    siltstone_commit_t *commit,
                    siltstone_error_t **error);
+
+// Sets a key to `value`, if it has the value `expected`; `is_set` says whether it had. NULL is a key that does not exist,
+// before or after the call. `commit` may be NULL.
+bool siltstone_compare_and_set(const siltstone_partition_t *partition,
+                               const void *key,
+                               size_t key_len,
+                               const void *expected,
+                               size_t expected_len,
+                               const void *value,
+                               size_t value_len,
+                               bool sync,
+                               bool *is_set,
+                               siltstone_commit_t *commit,
+                               siltstone_error_t **error);
 
 // Deletes a key. A key that does not exist is no error.
 bool siltstone_delete(const siltstone_partition_t *partition,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lsm_core::db::Commit;
 
-/// The consistency level of a read, from strong to eventual. The numbers are those of the SCID thesis.
+/// The consistency level of a read, from strong to eventual. The numbers are those of the SCID thesis (V. D. Thakkar, Arizona
+/// State University, 2023).
 ///
 /// The guarantee of a level covers one partition. The guarantee of [`Level::Prefix`] covers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -73,8 +73,8 @@ impl<K, V, S: TableHost, C> TypedTable<K, V, S, C> {
 }
 
 impl<K: Key, V: Serialize + DeserializeOwned, C: Codec> TypedTable<K, V, Db, C> {
-    /// Sets `key` to `value`, and returns the commit, with [`Durability::Os`]. For another durability, for several rows or
-    /// for reads in the same commit, see [`TypedTable::put_in`] and [`TypedTable::batch`].
+    /// Sets `key` to `value`, and returns the commit, with [`Durability::Os`]. For several rows or for reads in the same
+    /// commit, see [`TypedTable::put_in`] and [`TypedTable::batch`].
     ///
     /// # Errors
     /// [`TypedError::Taken`], [`TypedError::Stale`], [`TypedError::Codec`], and those of the store.
@@ -83,12 +83,22 @@ impl<K: Key, V: Serialize + DeserializeOwned, C: Codec> TypedTable<K, V, Db, C> 
     /// Without indexes a put with one requirement. With indexes a transaction: it reads the old value, and is repeated
     /// after conflicts.
     pub fn put(&self, key: K::View<'_>, value: &V) -> Result<Commit> {
-        self.write(key, Some(value))
+        self.put_with(key, value, Durability::Os)
+    }
+
+    /// Sets `key` to `value` as [`TypedTable::put`] does, with the given durability.
+    pub fn put_with(&self, key: K::View<'_>, value: &V, durability: Durability) -> Result<Commit> {
+        self.write(key, Some(value), durability)
     }
 
     /// Deletes `key`, as [`TypedTable::put`] sets it. A key that does not exist is no error.
     pub fn delete(&self, key: K::View<'_>) -> Result<Commit> {
-        self.write(key, None)
+        self.delete_with(key, Durability::Os)
+    }
+
+    /// Deletes `key` as [`TypedTable::delete`] does, with the given durability.
+    pub fn delete_with(&self, key: K::View<'_>, durability: Durability) -> Result<Commit> {
+        self.write(key, None, durability)
     }
 
     /// Sets `key` to `value` in `transaction`. A unique index is compared at this call, not at the commit.
@@ -142,12 +152,17 @@ impl<K: Key, V: Serialize + DeserializeOwned, C: Codec> TypedTable<K, V, Db, C> 
 
     /// Deletes all rows and all entries of indexes, in one commit.
     pub fn clear(&self) -> Result<Commit> {
+        self.clear_with(Durability::Os)
+    }
+
+    /// Deletes all rows as [`TypedTable::clear`] does, with the given durability.
+    pub fn clear_with(&self, durability: Durability) -> Result<Commit> {
         let mut batch = self.host.batch().clear(self.rows.source());
         for index in &self.indexes {
             batch = batch.clear(&index.partition);
         }
         batch.of(&self.catalog).require(&*self.rows.table, self.seq);
-        batch.commit(Durability::Os).map_err(|error| self.stale_or(error))
+        batch.commit(durability).map_err(|error| self.stale_or(error))
     }
 
     /// Compares all indexes with the rows, in one snapshot. Reads the table once for each index.
@@ -156,12 +171,12 @@ impl<K: Key, V: Serialize + DeserializeOwned, C: Codec> TypedTable<K, V, Db, C> 
         self.indexes.iter().map(|index| index.verify(&snapshot, &self.rows)).collect()
     }
 
-    fn write(&self, key: K::View<'_>, value: Option<&V>) -> Result<Commit> {
+    fn write(&self, key: K::View<'_>, value: Option<&V>, durability: Durability) -> Result<Commit> {
         let key = key::encode::<K>(key);
         if !self.indexes.is_empty() {
-            let written = self.host.transact_with(Durability::Os, |transaction| {
-                self.write_in(transaction, &key, value)
-            });
+            let written = self
+                .host
+                .transact_with(durability, |transaction| self.write_in(transaction, &key, value));
             return written.map(|((), commit)| commit);
         }
         let mut batch = self.host.batch();
@@ -170,7 +185,7 @@ impl<K: Key, V: Serialize + DeserializeOwned, C: Codec> TypedTable<K, V, Db, C> 
             None => _ = batch.of(self.rows.source()).delete(&key),
         }
         batch.of(&self.catalog).require(&*self.rows.table, self.seq);
-        batch.commit(Durability::Os).map_err(|error| self.stale_or(error))
+        batch.commit(durability).map_err(|error| self.stale_or(error))
     }
 
     fn write_in(&self, transaction: &mut Transaction, key: &[u8], value: Option<&V>) -> Result<()> {

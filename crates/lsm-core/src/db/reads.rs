@@ -17,10 +17,10 @@ use crate::partition::ReadView;
 use crate::raw::{PinnedView, ReadAt};
 use crate::read::{
     self, Alive, AliveAt, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range,
-    ReadPoint, ReadTime, RemainingTime, prefix_bounds,
+    ReadPoint, ReadTime, RemainingTime, prefix_bounds, stored_bounds,
 };
 use crate::snapshot::RegisteredSnapshot;
-use crate::types::{SeqNo, Slice};
+use crate::types::{DeletedRange, SeqNo, Slice};
 use crate::version::TableContext;
 
 /// A view of a partition, and the sequence number up to which it is read.
@@ -244,6 +244,26 @@ impl Partition {
         let store = self.state().store().cloned();
         let operator = self.state().operator().cloned();
         Ok(ReadPoint { view, seq, open, key_form, store, operator, alive, check: None })
+    }
+
+    /// Returns the bytes of tables that hold the keys of `range`, about.
+    pub fn size_approx(&self, range: impl KeyRange) -> Result<u64> {
+        let point = self.read_point_at(None)?;
+        let bounds = stored_bounds(point.key_form, range.bounds());
+        let Some(span) = DeletedRange::within(&bounds, SeqNo::MAX) else { return Ok(0) };
+        let mut bytes = 0;
+        for (_, table) in point.view.version.tables().filter(|(_, it)| it.may_be_below(&span)) {
+            let meta = &table.meta;
+            if span.contains(&meta.smallest.user) && span.contains(&meta.largest.user) {
+                bytes += meta.bytes;
+                continue;
+            }
+            let reader = table.reader(&self.db().setup.tables);
+            let reader = reader.map_err(|error| error.in_partition(&self.state().name))?;
+            let end = span.end.as_ref().map_or(meta.bytes, |end| reader.approximate_offset(end));
+            bytes += end.saturating_sub(reader.approximate_offset(&span.start));
+        }
+        Ok(bytes)
     }
 
     /// Returns the time after which the entry of `key` is not there any more; `None` if it is not there.

@@ -270,8 +270,7 @@ impl SstReader {
 
     /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot
     /// be read it answers as for a key after all others.
-    #[cfg(test)]
-    pub(crate) fn approximate_offset(&self, user_key: &[u8]) -> u64 {
+    pub fn approximate_offset(&self, user_key: &[u8]) -> u64 {
         match self.locate(KeyRef::seek(user_key, SeqNo::MAX), SstReader::block) {
             Ok(Some(extent)) => extent.offset,
             _ => self.properties.data_bytes,
