@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::mem;
 use std::ptr;
 
-use engine::Result;
+use engine::{Result, SeqNo};
 
 use crate::db::{Db, durability};
 use crate::error::Failure;
@@ -100,6 +100,27 @@ pub unsafe extern "C" fn siltstone_batch_delete(
         let key = bytes(key, key_len, "key");
         guard_add(batch, partition, error, (key, Ok(())), |batch, of, key, ()| {
             batch.delete(of, key)
+        })
+    }
+}
+
+/// Requires that no one has written to a key after the sequence number `at_most`: or the commit is SILTSTONE_CONFLICT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_batch_require(
+    batch: *mut Batch,
+    partition: *const Partition,
+    key: *const c_void,
+    key_len: usize,
+    at_most: u64,
+    error: *mut *mut Failure,
+) -> bool {
+    // The largest number is one that nothing comes after.
+    let at_most = SeqNo::new(at_most).unwrap_or(SeqNo::MAX);
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        let key = bytes(key, key_len, "key");
+        guard_add(batch, partition, error, (key, Ok(())), |batch, of, key, ()| {
+            batch.require(of, key, at_most)
         })
     }
 }

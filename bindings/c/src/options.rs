@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::operators::ready_made;
 use engine::{
     CompactionStyle, Compression, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
-    PrefixExtractor, Result,
+    PrefixExtractor, Result, TtlFilter,
 };
 
 use crate::error::Failure;
@@ -133,6 +133,16 @@ pub unsafe extern "C" fn siltstone_options_set_write_buffer_bytes(
 ) {
     // SAFETY: contracts 1 and 2 of `raw`.
     unsafe { set_open(options, |it| it.engine.write_buffer_bytes = bytes) };
+}
+
+/// Sets the bytes of the log that stay for feeds of changes after their data are in tables. Default: 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_options_set_log_retained_bytes(
+    options: *mut OpenOptions,
+    bytes: u64,
+) {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe { set_open(options, |it| it.engine.log_retained_bytes = bytes) };
 }
 
 /// Sets the bytes a second that flushes and compactions write, 0 for no limit. Default: 0.
@@ -367,14 +377,46 @@ pub unsafe extern "C" fn siltstone_partition_options_set_fifo(
     unsafe { set_partition(options, |it| it.compaction_style(style)) };
 }
 
-/// Keeps a checksum with every entry, which every compaction verifies. The other hooks of the partition stay.
+/// Sets whether a checksum is kept with every entry, which every compaction verifies. The other hooks of the partition
+/// stay. Default: false.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn siltstone_partition_options_set_metahive(options: *mut PartitionOptions) {
+pub unsafe extern "C" fn siltstone_partition_options_set_metahive(
+    options: *mut PartitionOptions,
+    is_on: bool,
+) {
     // SAFETY: contracts 1 and 2 of `raw`.
-    unsafe { set_partition(options, |it| it.metahive(MetaHiveOptions::default())) };
+    unsafe {
+        set_partition(options, |it| match is_on {
+            true => it.metahive(MetaHiveOptions::default()),
+            false => it.without_metahive(),
+        });
+    }
 }
 
-/// Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB.
+/// Sets the rule of expiry, such as `value:0,ms` for the millisecond of the expiry in the first 8 bytes of the value;
+/// docs/expiry.md has the form. NULL ends the rule. The other hooks of the partition stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_partition_options_set_ttl(
+    options: *mut PartitionOptions,
+    rule: *const c_char,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contracts 1 and 2 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let options = object_mut(options, "options")?;
+            let before = options.0.clone();
+            options.0 = match rule.is_null() {
+                true => before.without_filter(TtlFilter::NAME),
+                false => before.ttl(&text(rule, "rule")?.parse()?),
+            };
+            Ok(true)
+        })
+    }
+}
+
+/// Keeps values from `threshold_bytes` on in chunk files; 0 is the default, 64 KiB, and UINT64_MAX moves them back into
+/// tables.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_partition_options_set_large_values(
     options: *mut PartitionOptions,
@@ -382,6 +424,7 @@ pub unsafe extern "C" fn siltstone_partition_options_set_large_values(
 ) {
     let large = match threshold_bytes {
         0 => LargeValueOptions::new(),
+        u64::MAX => LargeValueOptions::off(),
         bytes => LargeValueOptions::new().threshold_bytes(bytes),
     };
     // SAFETY: contracts 1 and 2 of `raw`.

@@ -90,6 +90,41 @@ pub unsafe extern "C" fn siltstone_put(
     }
 }
 
+/// Sets a key to `value`, if it has the value `expected`; `is_set` says whether it had. NULL is a key that does not exist,
+/// before or after the call. `commit` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siltstone_compare_and_set(
+    partition: *const Partition,
+    key: *const c_void,
+    key_len: usize,
+    expected: *const c_void,
+    expected_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    sync: bool,
+    is_set: *mut bool,
+    commit: *mut Commit,
+    error: *mut *mut Failure,
+) -> bool {
+    // SAFETY: contract 1 of `raw`.
+    unsafe {
+        guard(error, false, || {
+            let partition = &object(partition, "partition")?.0;
+            let key = bytes(key, key_len, "key")?;
+            let before = bytes(expected, expected_len, "expected")?;
+            let before = (!expected.is_null()).then_some(before);
+            let after = bytes(value, value_len, "value")?;
+            let after = (!value.is_null()).then_some(after);
+            let swap = partition.compare_and_set_with(key, before, after, durability(sync))?;
+            set(is_set, matches!(swap, engine::Swap::Done(_)));
+            if let engine::Swap::Done(made) = swap {
+                set(commit, made.into());
+            }
+            Ok(true)
+        })
+    }
+}
+
 /// Deletes a key. A key that does not exist is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siltstone_delete(

@@ -161,6 +161,25 @@ static void check_all(const siltstone_feed_item_t *item, siltstone_commit_t comm
     refused(siltstone_feed_item_value(item, count, &value, &error), SILTSTONE_INVALID_ARGUMENT, "no change 7");
 }
 
+static void test_conditions(const siltstone_db_t *db, const siltstone_partition_t *users) {
+    siltstone_commit_t first, second;
+    bool is_set = false;
+    CHECK(siltstone_compare_and_set(users, "seat", 4, NULL, 0, "ann", 3, false, &is_set, &first, &error) && is_set);
+    CHECK(siltstone_compare_and_set(users, "seat", 4, NULL, 0, "bob", 3, false, &is_set, NULL, &error) && !is_set);
+    CHECK(siltstone_compare_and_set(users, "seat", 4, "ann", 3, NULL, 0, true, &is_set, &second, &error) && is_set);
+    CHECK(second.seq > first.seq);
+    refused(siltstone_compare_and_set(NULL, "k", 1, NULL, 0, NULL, 0, false, &is_set, NULL, &error), SILTSTONE_INVALID_ARGUMENT, "partition is NULL");
+    for (int is_stale = 0; is_stale < 2; is_stale++) {
+        siltstone_batch_t *batch = siltstone_batch_create(db, &error);
+        uint64_t at_most = is_stale ? first.seq : second.seq;
+        CHECK(batch != NULL && siltstone_batch_require(batch, users, "seat", 4, at_most, &error));
+        CHECK(siltstone_batch_put(batch, users, "a", 1, "1", 1, &error));
+        bool is_done = siltstone_batch_commit(batch, false, NULL, &error);
+        if (is_stale) refused(is_done, SILTSTONE_CONFLICT, "seat");
+        else CHECK(is_done);
+    }
+}
+
 static void test_changes(const char *path, const siltstone_db_t *db, const siltstone_partition_t *users) {
     siltstone_partition_options_t *options = siltstone_partition_options_create();
     CHECK(siltstone_partition_options_set_merge_operator(options, "append", ",", 1, &error));
@@ -178,6 +197,12 @@ static void test_changes(const char *path, const siltstone_db_t *db, const silts
     refused(siltstone_partition_options_of(NULL, &error) != NULL, SILTSTONE_INVALID_ARGUMENT, "partition is NULL");
     options = siltstone_partition_options_of(unlogged, &error);
     siltstone_partition_options_set_block_bytes(options, 8192);
+    refused(siltstone_partition_options_set_ttl(options, "values", &error), SILTSTONE_INVALID_ARGUMENT, "values");
+    CHECK(siltstone_partition_options_set_ttl(options, "key:9999,ms", &error));
+    siltstone_partition_options_set_metahive(options, true);
+    siltstone_partition_options_set_metahive(options, false);
+    CHECK(siltstone_partition_options_set_ttl(options, NULL, &error));
+    siltstone_partition_options_set_large_values(options, UINT64_MAX);
     siltstone_partition_t *changed = siltstone_partition_open(db, "unlogged", options, true, &error);
     CHECK(changed != NULL);
     siltstone_partition_free(changed);
@@ -271,6 +296,7 @@ int main(int argc, char **argv) {
     CHECK(users != NULL);
     test_resources(argv[1]);
     test_backups(argv[1], db, users);
+    test_conditions(db, users);
     test_changes(argv[1], db, users);
     siltstone_partition_free(users);
     siltstone_db_free(db);

@@ -283,7 +283,7 @@ static siltstone_partition_t *sums_of(const siltstone_db_t *db) {
     refused(siltstone_partition_options_set_merge_operator(options, "divide", NULL, 0, &error), SILTSTONE_INVALID_ARGUMENT, "divide");
     CHECK(siltstone_partition_options_set_merge_operator(options, "append", ",", 1, &error));
     CHECK(siltstone_partition_options_set_merge_operator(options, "add", NULL, 0, &error));
-    siltstone_partition_options_set_metahive(options);
+    siltstone_partition_options_set_metahive(options, true);
     siltstone_partition_t *sums = siltstone_partition_open(db, "sums", options, true, &error);
     CHECK(sums != NULL);
     siltstone_partition_options_free(options);

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use pyo3::prelude::*;
-use siltstone::{Durability, Epoch, SeqNo};
+use siltstone::{Durability, Epoch, SeqNo, WriteOptions};
 
 use crate::error::{Result, invalid_argument};
 
@@ -54,6 +54,11 @@ impl Commit {
 /// The sequence number `n`.
 pub fn seq_no(n: u64) -> Result<SeqNo> {
     SeqNo::new(n).ok_or_else(|| invalid_argument(format!("{n} is no sequence number")))
+}
+
+/// The options of a write.
+pub fn write_options(sync: bool, waits: bool) -> WriteOptions {
+    WriteOptions::from(durability(sync)).waits(waits)
 }
 
 /// The durability of a write.

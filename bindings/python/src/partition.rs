@@ -11,8 +11,9 @@ pub use write::Updated;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView};
+use siltstone::RemainingTime;
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, range};
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::held::Held;
@@ -71,6 +72,27 @@ impl Partition {
         let key = key.as_ref();
         let found = py.outside(|| self.inner.get(key))??;
         Ok(found.map(|value| PyBytes::new(py, &value).into_any()).or(default))
+    }
+
+    /// Returns the seconds until the entry of a key expires.
+    fn remaining_time(&self, py: Python<'_>, key: Bytes<'_>) -> Result<Option<f64>> {
+        let key = key.as_ref();
+        Ok(py.outside(|| self.inner.remaining_time(key))??.map(|time| match time {
+            RemainingTime::Limited(time) => time.as_secs_f64(),
+            RemainingTime::Unlimited => f64::INFINITY,
+        }))
+    }
+
+    /// Returns about how many bytes of tables hold the keys of a range.
+    #[pyo3(signature = (start = None, stop = None))]
+    fn size_approx(
+        &self,
+        py: Python<'_>,
+        start: Option<Bytes<'_>>,
+        stop: Option<Bytes<'_>>,
+    ) -> Result<u64> {
+        let bounds = range(start.as_ref(), stop.as_ref());
+        Ok(py.outside(|| self.inner.size_approx(bounds))??)
     }
 
     /// Returns the value of a key as a memoryview, without a copy where the engine lends it.

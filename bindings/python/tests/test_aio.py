@@ -35,6 +35,10 @@ def test_keys_batches_and_scans(tmp_path: Path) -> None:
             assert await users.get(b"none", 7) == 7 and await users.contains(b"m")
             assert await users.multi_get([b"a", b"none"]) == [b"1", None]
             await users.delete(b"m")
+            assert (await users.update(b"n", lambda old: b"1")).new == b"1"
+            assert await users.compare_and_set(b"n", b"1", b"2") and await users.compare_and_set(b"n", b"1", b"3") is None
+            await users.delete_range(b"n", b"o")
+            assert not await users.contains(b"n")
             async with db.batch() as batch:
                 batch.put(users, b"b", b"2")
                 batch.merge(users, b"c", b"3")
@@ -46,6 +50,8 @@ def test_keys_batches_and_scans(tmp_path: Path) -> None:
                     batch.put(users, b"never", b"")
                     raise ValueError
             assert [entry async for entry in users.scan(b"b", reverse=True)] == [(b"c", b"3"), (b"b", b"2")]
+            await users.clear()
+            assert [key async for key in users.keys()] == []
             await db.flush()
             await db.drop_partition("users")
 

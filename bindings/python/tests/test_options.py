@@ -131,6 +131,7 @@ def test_expired_entries_are_not_there(db: siltstone.Db) -> None:
     sessions.put(b"old", (1_000_000_000).to_bytes(4, "little"))
     sessions.put(b"for ever", (0).to_bytes(4, "little"))
     assert not sessions.contains(b"old") and list(sessions.keys()) == [b"for ever"]
+    assert sessions.remaining_time(b"old") is None and sessions.remaining_time(b"for ever") == float("inf")
     seen = db.partition("seen", ttl={"place": "key_from_end", "offset": 1, "reads_see_expired": True, "stays_at_most": 9})
     seen.put(b"k" + (1).to_bytes(8, "big") + b"/", b"v")
     assert len(list(seen)) == 1

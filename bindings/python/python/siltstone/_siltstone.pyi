@@ -293,17 +293,23 @@ class Partition:
     def len_approx(self) -> int:
         """Return about how many keys there are."""
 
+    def size_approx(self, start: Buffer | None = None, stop: Buffer | None = None) -> int:
+        """Return about how many bytes of tables hold the keys from ``start`` on and before ``stop``."""
+
+    def remaining_time(self, key: Buffer) -> float | None:
+        """Return the seconds until the entry of ``key`` expires: ``inf`` if it does not, None if there is none."""
+
     def options(self) -> PartitionOptions:
         """Return the stored options; hooks are not among them."""
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics, as ``PartitionStats`` of the Rust documentation names them."""
 
-    def put(self, key: Buffer, value: Buffer, *, sync: bool = False) -> Commit:
-        """Set ``key`` to ``value``."""
+    def put(self, key: Buffer, value: Buffer, *, sync: bool = False, waits: bool = True) -> Commit:
+        """Set ``key`` to ``value``. With ``waits=False`` it raises ``WouldStall`` where it would wait for compactions."""
 
-    def delete(self, key: Buffer, *, sync: bool = False) -> Commit:
-        """Delete ``key``. A key that does not exist is no error."""
+    def delete(self, key: Buffer, *, sync: bool = False, waits: bool = True) -> Commit:
+        """Delete ``key``. A key that does not exist is no error. ``waits`` as in ``put``."""
 
     def delete_range(
         self, start: Buffer | None = None, stop: Buffer | None = None, *, sync: bool = False
@@ -336,6 +342,15 @@ class Partition:
 
     def compact(self, start: Buffer | None = None, stop: Buffer | None = None) -> None:
         """Compact the keys from ``start`` on and before ``stop`` to the bottom level."""
+
+    def gaps(self) -> list[tuple[bytes, bytes]]:
+        """Return the ranges in which damage has lost entries, as the intact keys before and after each."""
+
+    def repair(self, start: Buffer | None = None, stop: Buffer | None = None) -> list[tuple[bytes, bytes]]:
+        """Compact a range, try to repair its damage, and return the gaps that stay."""
+
+    def accept_loss(self, start: Buffer | None = None, stop: Buffer | None = None) -> list[tuple[bytes, bytes]]:
+        """Accept the loss of the entries in the gaps of a range, so that it can be read again, and return these gaps."""
 
     def open_blob(self, key: Buffer) -> BlobSource | None:
         """Open the value of ``key`` for reads by offset."""

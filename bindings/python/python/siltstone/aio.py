@@ -257,6 +257,28 @@ class AsyncPartition:
         """Merge ``operand`` into the value of ``key``."""
         return await self._db.call(self._partition.merge, key, operand, sync=sync)
 
+    async def update(
+        self, key: Buffer, change: Callable[[bytes | None], Buffer | None], *, sync: bool = False
+    ) -> _siltstone.Updated:
+        """Set ``key`` to what ``change`` makes of its value, as ``Partition.update`` does. It runs in a thread."""
+        return await self._db.call(self._partition.update, key, change, sync=sync)
+
+    async def compare_and_set(
+        self, key: Buffer, expected: Buffer | None, new: Buffer | None, *, sync: bool = False
+    ) -> _siltstone.Commit | None:
+        """Replace the value of ``key`` by ``new`` if it is ``expected``."""
+        return await self._db.call(self._partition.compare_and_set, key, expected, new, sync=sync)
+
+    async def delete_range(
+        self, start: Buffer | None = None, stop: Buffer | None = None, *, sync: bool = False
+    ) -> _siltstone.Commit:
+        """Delete the keys from ``start`` on and before ``stop``, in one operation."""
+        return await self._db.call(self._partition.delete_range, start, stop, sync=sync)
+
+    async def clear(self, *, sync: bool = False) -> _siltstone.Commit:
+        """Delete all keys, in one operation."""
+        return await self._db.call(self._partition.clear, sync=sync)
+
     def scan(
         self,
         start: Buffer | None = None,

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use siltstone::{Swap, TransactOptions};
+use siltstone::{Gap, Swap, TransactOptions};
 
-use super::Partition;
+use super::{Partition, PythonEntry};
 use crate::bytes::{Bytes, range};
-use crate::commit::{Commit, durability};
+use crate::commit::{Commit, durability, write_options};
 use crate::error::{Failure, Result};
 use crate::hooks::Outside;
 
@@ -22,26 +22,33 @@ pub struct Updated {
 #[pymethods]
 impl Partition {
     /// Sets a key to a value.
-    #[pyo3(signature = (key, value, *, sync = false))]
-    fn put(&self, py: Python<'_>, key: Bytes<'_>, value: Bytes<'_>, sync: bool) -> Result<Commit> {
+    #[pyo3(signature = (key, value, *, sync = false, waits = true))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: Bytes<'_>,
+        value: Bytes<'_>,
+        sync: bool,
+        waits: bool,
+    ) -> Result<Commit> {
         let (key, value) = (key.as_ref(), value.as_ref());
-        Ok(py.outside(|| self.inner.put_with(key, value, durability(sync)))??.into())
+        Ok(py.outside(|| self.inner.put_with(key, value, write_options(sync, waits)))??.into())
     }
 
     fn __setitem__(&self, py: Python<'_>, key: Bytes<'_>, value: Bytes<'_>) -> Result<()> {
-        self.put(py, key, value, false).map(drop)
+        self.put(py, key, value, false, true).map(drop)
     }
 
     /// Deletes a key.
-    #[pyo3(signature = (key, *, sync = false))]
-    fn delete(&self, py: Python<'_>, key: Bytes<'_>, sync: bool) -> Result<Commit> {
+    #[pyo3(signature = (key, *, sync = false, waits = true))]
+    fn delete(&self, py: Python<'_>, key: Bytes<'_>, sync: bool, waits: bool) -> Result<Commit> {
         let key = key.as_ref();
-        Ok(py.outside(|| self.inner.delete_with(key, durability(sync)))??.into())
+        Ok(py.outside(|| self.inner.delete_with(key, write_options(sync, waits)))??.into())
     }
 
     // As `delete`, and unlike a dict: whether the key exists would cost a read.
     fn __delitem__(&self, py: Python<'_>, key: Bytes<'_>) -> Result<()> {
-        self.delete(py, key, false).map(drop)
+        self.delete(py, key, false, true).map(drop)
     }
 
     /// Deletes the keys of a range.
@@ -154,4 +161,41 @@ impl Partition {
         let bounds = range(start.as_ref(), stop.as_ref());
         Ok(py.outside(|| self.inner.compact(bounds))??)
     }
+
+    /// Returns the ranges in which entries are lost.
+    fn gaps<'py>(&self, py: Python<'py>) -> Result<Vec<PythonEntry<'py>>> {
+        let gaps = py.outside(|| self.inner.gaps())?;
+        Ok(around(py, &gaps))
+    }
+
+    /// Tries to repair the damage in a range.
+    #[pyo3(signature = (start = None, stop = None))]
+    fn repair<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<Bytes<'py>>,
+        stop: Option<Bytes<'py>>,
+    ) -> Result<Vec<PythonEntry<'py>>> {
+        let bounds = range(start.as_ref(), stop.as_ref());
+        let gaps = py.outside(|| self.inner.repair(bounds))??;
+        Ok(around(py, &gaps))
+    }
+
+    /// Accepts the loss of the entries in the gaps of a range.
+    #[pyo3(signature = (start = None, stop = None))]
+    fn accept_loss<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<Bytes<'py>>,
+        stop: Option<Bytes<'py>>,
+    ) -> Result<Vec<PythonEntry<'py>>> {
+        let bounds = range(start.as_ref(), stop.as_ref());
+        let gaps = py.outside(|| self.inner.accept_loss(bounds))??;
+        Ok(around(py, &gaps))
+    }
+}
+
+/// The intact keys around each gap.
+fn around<'py>(py: Python<'py>, gaps: &[Gap]) -> Vec<PythonEntry<'py>> {
+    gaps.iter().map(|gap| (PyBytes::new(py, &gap.from), PyBytes::new(py, &gap.to))).collect()
 }
