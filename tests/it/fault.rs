@@ -7,6 +7,7 @@
 //! recovers by itself. After a failed sync of the log it is read-only and reports why, until it has
 //! written its memtables to new files.
 
+mod kinds;
 mod stacked;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +17,12 @@ use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp,
 use siltstone::ErrorKind;
 use testkit::Rng;
 
-use crate::crash::{for_each_variant, seed_or};
+use kinds::{actions, harmless, is_made_up_for};
+
+use crate::crash::{for_each_of, for_each_variant, seed_or};
+use crate::sim::features::{difference, remove_leases};
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, check_sound, guarded, observe};
-use crate::sim::script::{ScriptStep, Variant, Writer};
+use crate::sim::script::{ScriptStep, Variant, Writer, with_features};
 use crate::sim::{Simulation, WriteRecord, context};
 use crate::store::stepped;
 
@@ -27,67 +31,6 @@ const STEPS: usize = 36;
 const DEEDS_UNTIL_HEALED: usize = 4;
 /// More operations than any run needs: a run that reaches it does not end.
 const OPS_MOST: u64 = 100_000;
-
-/// The faults that an operation can have.
-fn actions(op: &FsOp) -> Vec<FaultAction> {
-    use FaultAction::{Eio, Enospc, ShortWrite, ShortWriteNoSpace, SyncLost, SyncReverted};
-    match op.kind {
-        OpKind::Append => vec![
-            Eio,
-            Enospc,
-            ShortWrite(op.len / 2),
-            ShortWrite(u64::MAX),
-            ShortWriteNoSpace(op.len * 3 / 4),
-        ],
-        OpKind::Sync | OpKind::SyncDir | OpKind::PutIfAbsent => {
-            vec![Eio, Enospc, SyncLost, SyncReverted]
-        }
-        OpKind::Create | OpKind::Preallocate => vec![Eio, Enospc],
-        _ => vec![Eio],
-    }
-}
-
-/// The reason why a fault at `log[at]` need not be reported; `None` if it must be.
-fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
-    let kind_before = |back: usize| at.checked_sub(back).map(|at| log[at].kind);
-    let of_manifest = log[at].path.to_string_lossy().ends_with(".manifest");
-    match log[at].kind {
-        OpKind::Map => Some("appends to the log are written then"),
-        OpKind::BeginSync => Some("the sync that follows has more to do"),
-        OpKind::Delete => Some("nothing needs the file, and the next open removes it"),
-        OpKind::List => Some("what leases may hold stays, and they are looked for again"),
-        OpKind::SyncDir if kind_before(1) == Some(OpKind::Delete) => {
-            Some("the removed files come back after a crash, and the next open removes them")
-        }
-        OpKind::PutIfAbsent | OpKind::OpenExisting | OpKind::Len if of_manifest => {
-            Some("the present generation of the manifest takes edits all the same")
-        }
-        OpKind::Append if of_manifest && kind_before(1) == Some(OpKind::Len) => {
-            Some("a generation that could not name its successor counts until that has an edit")
-        }
-        OpKind::Sync if of_manifest && kind_before(2) == Some(OpKind::Len) => {
-            Some("as for the append before it")
-        }
-        OpKind::Append if is_index_at_close(log, at) => {
-            Some("a segment without an index is walked, and there is no one to report to")
-        }
-        _ => None,
-    }
-}
-
-fn is_segment(op: &FsOp) -> bool {
-    op.path.extension().is_some_and(|it| it == "wal")
-}
-
-/// Returns `true` if `log[at]` appends to a segment after a later one has begun, and no sync of the log comes until
-/// the next open. A frame goes to the last segment, and a close syncs it.
-fn is_index_at_close(log: &[FsOp], at: usize) -> bool {
-    let mut before = log[..at].iter();
-    let mut after = log[at + 1..].iter().take_while(|op| op.kind != OpKind::Lock);
-    is_segment(&log[at])
-        && before.any(|op| op.kind == OpKind::Create && is_segment(op) && op.path > log[at].path)
-        && !after.any(|op| op.kind == OpKind::Sync && is_segment(op))
-}
 
 /// After a failed sync the log begins again, and nothing of it is kept.
 pub fn with_faults(variant: &Variant) -> Variant {
@@ -102,6 +45,8 @@ struct Run {
     variant: Variant,
     rng: Rng,
     surfaced: bool,
+    /// The reads of a secondary are compared. A failed sync that takes its bytes back leaves them to the primary alone.
+    is_followed: bool,
 }
 
 impl Run {
@@ -109,10 +54,11 @@ impl Run {
         let mut rng = Rng::new(seed);
         // A fault is met at the operation of the same number only if nothing is left of an earlier run.
         let variant = if variant.resources.is_some() { variant.shared() } else { variant.clone() };
+        let variant = variant.at_the_begin();
         let record = WriteRecord::default();
         let simulation = Simulation::new(&variant, MemFs::new(), record, rng.fork());
         simulation.fs.set_observer(Arc::new(|op: &FsOp| assert!(op.index < OPS_MOST, "no end")));
-        Run { simulation, variant, rng, surfaced: false }
+        Run { simulation, variant, rng, surfaced: false, is_followed: true }
     }
 
     /// Opens, runs the script and reads now and then. Returns after how many steps the fault was
@@ -128,7 +74,7 @@ impl Run {
         let script = Writer::new(&self.variant, &[], self.rng.fork()).script(STEPS);
         let mut since_fault = 0;
         for (at, step) in script.iter().enumerate() {
-            self.step(step, at)?;
+            self.step(step, at).map_err(|what| format!("step {at}, {step:?}: {what}"))?;
             if self.simulation.fs.fault_count() > 0 {
                 if since_fault == 0 {
                     self.check_cut("cut after the fault")?;
@@ -148,16 +94,17 @@ impl Run {
         }
         if !self.simulation.is_open() {
             self.mend()?;
-        } else if matches!(step, ScriptStep::Reopen)
-            && !self.simulation.record().doubtful.is_empty()
-        {
+        } else if matches!(step, ScriptStep::Reopen) && self.simulation.record().is_doubtful() {
             self.take_in()?;
         }
         let stats = self.simulation.db().stats();
         self.surfaced |= stats.background_error.is_some() || stats.read_only_because.is_some();
         if at.is_multiple_of(5) {
             match observe(self.simulation.db()) {
-                Ok(seen) => self.check_seen(&seen)?,
+                Ok(seen) => {
+                    self.check_seen(&seen)?;
+                    self.check_secondary()?;
+                }
                 Err(_) if self.simulation.fs.fault_count() > 0 => self.surfaced = true,
                 Err(what) => return Err(what),
             }
@@ -165,10 +112,21 @@ impl Run {
         Ok(())
     }
 
+    fn check_secondary(&mut self) -> Result<(), String> {
+        // In each run, because its lease is read by the store.
+        let checked = self.simulation.check_secondary();
+        if self.is_followed { checked } else { Ok(()) }
+    }
+
     fn check_seen(&self, seen: &crate::sim::oracle::Seen) -> Result<(), String> {
         let record = self.simulation.record();
-        if seen.logged != record.visible() || seen.unlogged != record.visible_unlogged() {
-            return Err("a reader sees something else than what was written".to_owned());
+        if let Some(what) = difference(&seen.logged, &record.visible(&seen.logged)) {
+            return Err(format!("a reader sees something else than what was written: {what}"));
+        }
+        if seen.unlogged != record.visible_unlogged() {
+            return Err(
+                "a reader sees something else than what was written without a log".to_owned()
+            );
         }
         Ok(())
     }
@@ -187,7 +145,9 @@ impl Run {
         let position = self.simulation.record().position();
         check_prefix(&self.simulation.record(), &position, &seen)
             .map_err(|what| format!("opened after a failure: {what}"))?;
-        *self.simulation.record() = WriteRecord::of(&seen);
+        let mut record = self.simulation.record();
+        *record = WriteRecord::of(&seen, record.clock.clone());
+        drop(record);
         Ok(())
     }
 
@@ -196,6 +156,7 @@ impl Run {
         let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
         for outcome in outcomes {
             let left = self.simulation.mem.crash_clone(outcome, &mut || self.rng.next_u64());
+            remove_leases(&left);
             let checked = check_goes_on(&self.variant, &left, false).and_then(|seen| {
                 let record = self.simulation.record();
                 check_prefix(&record, &record.position(), &seen)
@@ -212,9 +173,7 @@ impl Run {
         if let Some(why) = stats.read_only_because {
             self.while_read_only(&why, rule, op)?;
         }
-        self.simulation
-            .act(&ScriptStep::Settle)
-            .map_err(context("background work after healing"))?;
+        self.settle().map_err(context("background work after healing"))?;
         let put = ScriptStep::Commit { ops: vec![("default", 99, Some(9))], sync: true };
         self.simulation.act(&put).map_err(context("a write after healing"))?;
         let stats = self.simulation.db().stats();
@@ -222,6 +181,9 @@ impl Run {
             return Err(format!("still reported after healing: {error}"));
         }
         self.check_seen(&observe(self.simulation.db())?)?;
+        self.check_secondary()?;
+        // Its lease would hold files that an open deletes.
+        self.simulation.secondary = None;
         self.check_cut("cut after healing")?;
         self.simulation.act(&ScriptStep::Flush).map_err(context("flush after healing"))?;
         self.simulation
@@ -232,10 +194,23 @@ impl Run {
         check_files(&self.variant, &self.simulation.mem)
     }
 
+    /// Does what is due. Some of it is tried again only after a time.
+    fn settle(&mut self) -> siltstone::Result<()> {
+        for _ in 0..20 {
+            let settled = self.simulation.act(&ScriptStep::Settle);
+            let Some(clock) = self.variant.clock.as_ref().filter(|_| settled.is_err()) else {
+                return settled;
+            };
+            clock.pass(1);
+        }
+        self.simulation.act(&ScriptStep::Settle)
+    }
+
     /// Readers continue, writers get the error, and a cut leaves what was durable.
     fn while_read_only(&mut self, why: &str, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
         let of_log = op.path.to_string_lossy().ends_with(".wal") && op.kind == OpKind::Sync;
-        if !(of_log || rule.sticky) || !why.contains("sync") {
+        let of_values = why.contains("a sync of a chunk file failed");
+        if !(of_log || of_values || rule.sticky) || !why.contains("sync") {
             return Err(format!("read-only for no good reason: {why}"));
         }
         self.check_seen(&observe(self.simulation.db())?)?;
@@ -267,32 +242,19 @@ fn run_some_faults(
     clean.script()?;
     let log = clean.simulation.fs.take_log();
     let first = usize::from(variant.options.wal_mapped);
+    let mut failures = Vec::new();
     for (at, op) in log.iter().enumerate().skip(first).step_by(step) {
         for action in actions(op) {
             for sticky in [false, true] {
                 let rule = FaultRule { at: FaultAt::Op(op.index), action, sticky };
-                run_fault(variant, seed, &log, at, &rule)
-                    .map_err(|what| format!("{op:?}, {rule:?}, script of {seed}: {what}"))?;
+                if let Err(what) = run_fault(variant, seed, &log, at, &rule) {
+                    failures.push(format!("{op:?}, {rule:?}, script of {seed}: {what}"));
+                }
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
-    Ok(())
-}
-
-/// Returns `true` if the store compensates for the fault: the log creates a shorter segment where
-/// the disk has no room for one of the usual length; the space reserved after a closed log is freed
-/// with its file; and secondaries read the log where the commit cursor has no lock, and its file is
-/// created again at once.
-fn is_made_up_for(op: &FsOp, rule: &FaultRule) -> bool {
-    if op.path.to_string_lossy().contains("cursor-") {
-        return op.kind == OpKind::Lock || (op.kind == OpKind::MapWords && !rule.sticky);
-    }
-    let no_room = op.kind == OpKind::Preallocate && rule.action == FaultAction::Enospc;
-    // The header of an encrypted segment, which goes before the space that is reserved.
-    let is_header =
-        op.kind == OpKind::Append && op.len == 256 && rule.action == FaultAction::Enospc;
-    op.kind == OpKind::Punch || ((no_room || is_header) && !rule.sticky)
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
 fn run_fault(
@@ -305,6 +267,9 @@ fn run_fault(
     guarded(|| {
         let mut run = Run::new(variant, seed);
         run.simulation.fs.add_rule(rule.clone());
+        // Without a cursor it cannot know of the last commits.
+        let of_cursor = log[at].path.to_string_lossy().contains("cursor-");
+        run.is_followed = rule.action != FaultAction::SyncReverted && !of_cursor;
         run.script()?;
         if run.simulation.fs.fault_count() == 0 {
             return Err("the fault was never met".to_owned());
@@ -329,6 +294,19 @@ fn every_fault_is_reported_and_the_store_recovers() {
         run_faults(&with_faults(variant), rng.next_u64(), &count)
     });
     println!("{} faults, SEED={seed}", count.load(Ordering::Relaxed));
+}
+
+/// The same with transactions, expiry, a FIFO, ingests, streams and a secondary in one history.
+#[test]
+fn every_fault_of_a_store_with_all_features_is_reported_and_the_store_recovers() {
+    let count = AtomicU64::new(0);
+    let seed = seed_or(15);
+    for_each_of(&[with_features()], 2, seed, |variant, rng| {
+        run_some_faults(&with_faults(variant), rng.next_u64(), 4, &count)
+    });
+    let count = count.load(Ordering::Relaxed);
+    println!("{count} faults, SEED={seed}");
+    assert!(count > 500, "{count}");
 }
 
 /// Under encryption the faults are those of the file system below.

@@ -68,7 +68,8 @@ fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<Simulatio
     if refused == Some(ErrorKind::Io) && begins_a_segment(&simulation.fs.take_log()) {
         // That was no sync of the log yet: the new segment is gone, and nothing was written.
         simulation.record().refused = None;
-        if observe(simulation.db())?.logged != simulation.record().visible() {
+        let seen = observe(simulation.db())?.logged;
+        if seen != simulation.record().visible(&seen) {
             return Err("a write for which no segment could begin is visible".to_owned());
         }
         // The next write begins a segment again.
@@ -105,7 +106,7 @@ fn check_resumed(
         simulation.act(&put).map_err(context("a write after resuming"))?;
     }
     let seen = observe(simulation.db())?;
-    if seen.logged != simulation.record().visible() {
+    if seen.logged != simulation.record().visible(&seen.logged) {
         return Err("a reader sees something else than what was written".to_owned());
     }
     for outcome in CrashOutcome::ALL {
@@ -116,7 +117,8 @@ fn check_resumed(
             .map_err(|what| format!("cut after resuming, {outcome:?}: {what}"))?;
     }
     simulation.act(&ScriptStep::Reopen).map_err(context("closing and opening"))?;
-    if observe(simulation.db())?.logged != simulation.record().visible() {
+    let seen = observe(simulation.db())?.logged;
+    if seen != simulation.record().visible(&seen) {
         return Err("the next open lost something".to_owned());
     }
     check_files(variant, &simulation.mem)

@@ -7,26 +7,29 @@
 //! it has returned (the acknowledged operation), so that at every operation of the file system in
 //! between it describes what a power cut may leave.
 
+mod commits;
 mod documents;
+pub mod features;
 pub mod oracle;
 mod passed;
 pub mod script;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{Builder, Db, Durability, Error, Partition, Result, SeqNo, Snapshot};
+use siltstone::secondary::Secondary;
+use siltstone::{Builder, Db, Error, Partition, Result, Snapshot};
 use testkit::Rng;
-use testkit::model::{Contents, Model, Op, Step, Value};
+use testkit::model::{Contents, Model, Op, State, Step, Value};
 
 use documents::Words;
 use oracle::Seen;
 pub use passed::Passed;
 use script::{ScriptStep, UNLOGGED, Variant};
 
+use crate::clock::ManualClock;
 use crate::neighbour::Neighbour;
 use crate::store::{self, stepped};
 
@@ -39,7 +42,10 @@ pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
 }
 
 fn builder(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Builder {
-    let builder = stepped(over(variant, fs), DIR, salt);
+    let mut builder = stepped(over(variant, fs), DIR, salt);
+    if let Some(clock) = &variant.clock {
+        builder = builder.clock(Arc::new(clock.clone()));
+    }
     match &variant.resources {
         Some(resources) => builder.resources(resources),
         None => builder,
@@ -78,6 +84,11 @@ pub struct WriteRecord {
     /// The first commit that was refused since the last one that was accepted. Until the log
     /// continues in another segment a crash may bring it back.
     pub refused: Option<Step>,
+    /// An ingest that failed, and the length of the log of the model then. A crash may bring it back as long as no later
+    /// edit of the manifest has replaced it.
+    pub in_doubt: Option<(usize, Step)>,
+    /// That of the store, if entries expire.
+    pub clock: Option<ManualClock>,
 }
 
 /// The position in the record at one time: everything else in it only grows.
@@ -93,8 +104,8 @@ pub struct RecordPosition {
 
 impl WriteRecord {
     /// The record of a store that was opened with exactly this content.
-    pub fn of(seen: &Seen) -> WriteRecord {
-        let mut record = WriteRecord::default();
+    pub fn of(seen: &Seen, clock: Option<ManualClock>) -> WriteRecord {
+        let mut record = WriteRecord { clock, ..WriteRecord::default() };
         for (partition, contents) in &seen.logged {
             record.model.create(partition);
             let ops: Vec<Op> = contents
@@ -124,6 +135,11 @@ impl WriteRecord {
         }
     }
 
+    /// Returns `true` if an open may find something that a call has refused.
+    pub fn is_doubtful(&self) -> bool {
+        !self.doubtful.is_empty() || self.in_doubt.is_some()
+    }
+
     /// All that is visible is durable.
     fn all_durable(&mut self) {
         self.durable = self.model.log().len();
@@ -137,9 +153,10 @@ impl WriteRecord {
         }
     }
 
-    /// The visible contents of the logged partitions.
-    pub fn visible(&self) -> BTreeMap<String, Contents> {
-        self.model.state(self.model.seq())
+    /// The contents of the logged partitions as a reader sees them now that has seen `seen`: see [`features`].
+    pub fn visible(&self, seen: &State) -> State {
+        let model = features::as_seen(&self.model, seen, self.clock.as_ref());
+        model.state(model.seq())
     }
 
     /// The visible contents of the unlogged one.
@@ -164,6 +181,8 @@ pub struct Simulation {
     variant: Variant,
     db: Option<Db>,
     held: Option<Snapshot>,
+    /// It follows the store through closes and opens.
+    pub secondary: Option<Secondary>,
     /// Another database that shares the resources of the variant.
     neighbour: Option<Neighbour>,
     rng: Rng,
@@ -173,7 +192,8 @@ pub struct Simulation {
 
 impl Simulation {
     /// A simulation before its first step.
-    pub fn new(variant: &Variant, mem: MemFs, record: WriteRecord, mut rng: Rng) -> Simulation {
+    pub fn new(variant: &Variant, mem: MemFs, mut record: WriteRecord, mut rng: Rng) -> Simulation {
+        record.clock.clone_from(&variant.clock);
         let words = (variant.documents > 0).then(|| Words::draw(&mut rng));
         Simulation {
             fs: FaultFs::over_mem(mem.clone()),
@@ -183,6 +203,7 @@ impl Simulation {
             variant: variant.clone(),
             db: None,
             held: None,
+            secondary: None,
             neighbour: variant.resources.as_ref().map(Neighbour::new),
             rng,
             values: 0,
@@ -218,6 +239,9 @@ impl Simulation {
         self.db().partition_with("default", self.variant.partition_options.clone())?;
         if self.variant.has_unlogged {
             self.create(UNLOGGED)?;
+        }
+        if self.variant.clock.is_some() {
+            features::PARTITIONS.iter().try_for_each(|name| self.create(name))?;
         }
         if self.variant.documents > 0 { documents::write(self) } else { Ok(()) }
     }
@@ -276,6 +300,13 @@ impl Simulation {
             },
             ScriptStep::Step(count) => (0..*count).try_for_each(|_| self.db().step().map(|_| ())),
             ScriptStep::Settle => self.db().wait_idle(),
+            ScriptStep::Transact { ops, undone, is_late, sync } => {
+                self.transact(ops, *undone, *is_late, *sync)
+            }
+            ScriptStep::Expire { seconds, keys, sync } => self.expire(*seconds, keys, *sync),
+            ScriptStep::FillFifo { sync } => self.fill_fifo(*sync),
+            ScriptStep::Ingest { from, to } => self.ingest(from, to),
+            ScriptStep::Stream { key, bytes, sync } => self.stream(*key, *bytes, *sync),
             ScriptStep::Hold => {
                 self.held = if self.held.is_none() { Some(self.db().snapshot()) } else { None };
                 Ok(())
@@ -297,6 +328,7 @@ impl Simulation {
         self.passed.flushes += stats.flush_count;
         self.passed.compactions += stats.compaction_count;
         self.passed.moves += stats.trivial_move_count;
+        self.passed.fifo_removed += stats.fifo_removed_table_count;
     }
 
     fn find(&self, name: &str) -> Result<Option<Partition>> {
@@ -308,6 +340,7 @@ impl Simulation {
 
     fn create(&mut self, name: &str) -> Result<()> {
         let options = self.variant.partition_options.clone().logged(name != UNLOGGED);
+        let options = features::options_of(name, options);
         self.step(Step::Create(name.to_owned()), |db| db.partition_with(name, options).map(|_| ()))
     }
 
@@ -338,112 +371,6 @@ impl Simulation {
         result
     }
 
-    fn commit(
-        &mut self,
-        erased: Option<(&str, Option<(u32, u32)>)>,
-        ops: &[(&'static str, u32, Option<usize>)],
-        sync: bool,
-    ) -> Result<()> {
-        let mut batch = self.db().batch();
-        let mut written = Vec::new();
-        if let Some((name, keys)) = erased
-            && let Some(partition) = self.find(name)?
-        {
-            let all = (Bound::Unbounded, Bound::Unbounded);
-            let ends = keys.map(|(first, last)| [first, last].map(|key| format!("k{key:05}")));
-            let bounds = ends.as_ref().map_or(all, |[first, last]| {
-                (Bound::Included(first.as_bytes()), Bound::Excluded(last.as_bytes()))
-            });
-            batch = match &ends {
-                Some([first, last]) => batch.delete_range(&partition, &first[..]..&last[..]),
-                None => batch.clear(&partition),
-            };
-            let record = self.record();
-            let keys = record.model.range(name, bounds, record.model.seq());
-            written.extend(keys.map(|(key, _)| Op::delete(name, key)));
-        }
-        for (name, key, bytes) in ops {
-            let Some(partition) = self.find(name)? else { continue };
-            let key = format!("k{key:05}").into_bytes();
-            let mut value: Option<Value> = bytes.map(|bytes| self.value(bytes));
-            // A fault may have kept the operator from the partition.
-            let has_operator = partition.merge_operator().is_some();
-            let merges = has_operator && *name != UNLOGGED && self.values.is_multiple_of(2);
-            batch = match &value {
-                Some(operand) if merges => {
-                    let batch = batch.merge(&partition, &key, operand);
-                    let before = self.before(&written, name, &key);
-                    value = Some([before.as_deref().unwrap_or_default(), operand].concat().into());
-                    batch
-                }
-                Some(value) => batch.put(&partition, &key, value),
-                None => batch.delete(&partition, &key),
-            };
-            written.push(Op { partition: (*name).to_owned(), key, value });
-        }
-        if written.is_empty() {
-            return Ok(());
-        }
-        let is_logged = written[0].partition != UNLOGGED;
-        if is_logged {
-            self.record().in_flight = Some(Step::Commit(written.clone()));
-        } else {
-            let ops = written.iter().map(|op| (op.key.clone(), op.value.clone()));
-            self.record().unlogged.extend(ops);
-        }
-        let witness = witness(&written);
-        let sync = sync && witness.is_some();
-        let durability = if sync { Durability::Sync } else { Durability::Os };
-        let before = self.db().visible_seq();
-        let result = batch.commit(durability);
-        let is_visible = result.is_ok() || witness.is_some_and(|op| self.is_visible(op, before));
-        let mut record = self.record();
-        if !is_logged {
-            if !is_visible {
-                let tried = record.unlogged.len() - written.len();
-                record.unlogged.truncate(tried);
-            }
-        } else if is_visible {
-            record.done();
-            let steps = record.model.log().len();
-            record
-                .seqs
-                .push((result.as_ref().map_or(self.db().visible_seq(), |c| c.seq).get(), steps));
-            written.iter().for_each(|op| _ = record.doubtful.remove(&op.partition));
-            if sync && result.is_ok() {
-                record.durable = steps;
-            }
-            record.refused = None;
-        } else {
-            let refused = record.in_flight.take();
-            record.refused = record.refused.take().or(refused);
-        }
-        result.map(|_| ())
-    }
-
-    /// The value of a key after these operations.
-    fn before(&self, written: &[Op], partition: &str, key: &[u8]) -> Option<Value> {
-        let mut own = written.iter().rev();
-        match own.find(|op| op.partition == partition && op.key == key) {
-            Some(op) => op.value.clone(),
-            None => {
-                let record = self.record();
-                record.model.get(partition, key, record.model.seq()).cloned()
-            }
-        }
-    }
-
-    /// Returns `true` if a failed commit is visible: one whose sync failed is.
-    fn is_visible(&self, witness: &Op, before: SeqNo) -> bool {
-        let partition = self.find(&witness.partition).ok().flatten();
-        match partition.map(|p| p.get(&witness.key).map_err(|_| p)) {
-            Some(Ok(got)) => got.as_deref() == witness.value.as_deref(),
-            // The read of an operand reads tables as well, which the fault may refuse.
-            Some(Err(p)) => has_newer(&p, &witness.key, before),
-            None => false,
-        }
-    }
-
     /// A value that is written once.
     fn value(&mut self, bytes: usize) -> Value {
         self.values += 1;
@@ -454,29 +381,6 @@ impl Simulation {
         }
         value.into()
     }
-}
-
-/// Returns `true` if a memtable has a version of the key that is newer than `seq`.
-fn has_newer(partition: &Partition, key: &[u8], seq: SeqNo) -> bool {
-    let Ok(walk) = partition.walk() else { return false };
-    walk.memtables().any(|mut entries| {
-        while let Ok(Some(entry)) = entries.next() {
-            if entry.key == key && entry.seq > seq {
-                return true;
-            }
-        }
-        false
-    })
-}
-
-/// An operation that a reader can see if its batch is visible.
-fn witness(ops: &[Op]) -> Option<&Op> {
-    let mut visible = ops.iter().enumerate().filter(|(at, op): &(usize, &Op)| {
-        !ops[at + 1..]
-            .iter()
-            .any(|later| (&later.partition, &later.key) == (&op.partition, &op.key))
-    });
-    visible.find(|(_, op)| op.value.is_some()).map(|(_, op)| op)
 }
 
 /// An error as the tests report it.

@@ -8,6 +8,11 @@ pub struct Passed {
     pub flushes: u64,
     pub compactions: u64,
     pub moves: u64,
+    pub ingests: u64,
+    /// Transactions that were refused.
+    pub conflicts: u64,
+    /// Tables of a FIFO that were the oldest ones.
+    pub fifo_removed: u64,
     pub wal_segments_most: u64,
     pub tables_most: u64,
     /// Flushes after which the manifest had deleted ranges, and those of them with a snapshot held.
@@ -31,6 +36,9 @@ impl Passed {
         self.flushes += more.flushes;
         self.compactions += more.compactions;
         self.moves += more.moves;
+        self.ingests += more.ingests;
+        self.conflicts += more.conflicts;
+        self.fifo_removed += more.fifo_removed;
         self.with_ranges += more.with_ranges;
         self.with_ranges_and_snapshot += more.with_ranges_and_snapshot;
         self.wal_segments_most = self.wal_segments_most.max(more.wal_segments_most);

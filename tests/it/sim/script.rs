@@ -14,6 +14,7 @@ use testkit::Rng;
 
 #[cfg(feature = "zstd")]
 use super::documents::DOCUMENTS;
+use crate::clock::ManualClock;
 use crate::store;
 
 /// The partition without a log.
@@ -50,6 +51,35 @@ pub enum ScriptStep {
     Step(u32),
     /// Background work until there is none.
     Settle,
+    /// The same as a transaction, which also reads a key, and takes back the last `undone` operations. If it is late,
+    /// another one has written to the key that was read, and it has no effect.
+    Transact {
+        ops: Vec<(&'static str, u32, Option<usize>)>,
+        undone: usize,
+        is_late: bool,
+        sync: bool,
+    },
+    /// Time passes, and entries are put that expire.
+    Expire {
+        seconds: u64,
+        keys: Vec<u32>,
+        sync: bool,
+    },
+    /// New keys for the FIFO.
+    FillFifo {
+        sync: bool,
+    },
+    /// The entries of a partition are exported, and ingested into another one, or into itself.
+    Ingest {
+        from: &'static str,
+        to: &'static str,
+    },
+    /// A large value is streamed whose key comes last.
+    Stream {
+        key: u32,
+        bytes: usize,
+        sync: bool,
+    },
     /// Takes a snapshot that is held from now on, or drops it.
     Hold,
     Create(&'static str),
@@ -74,6 +104,7 @@ struct Weights {
     erase: u64,
     hold: u64,
     unlogged: u64,
+    features: u64,
 }
 
 /// A kind of script.
@@ -91,6 +122,8 @@ pub struct Variant {
     pub keys: Option<KeyRing>,
     /// All databases of a run share these: the store, its images, and another one.
     pub resources: Option<Resources>,
+    /// Its entries of one partition expire by this clock, and it has the other partitions of `features.rs`.
+    pub clock: Option<ManualClock>,
     weights: Weights,
     /// Largest value in bytes, and one in how many is as large as three segments.
     value_bytes: u64,
@@ -103,6 +136,11 @@ impl Variant {
     /// The same on an encrypted store.
     pub fn encrypted(&self) -> Variant {
         Variant { keys: Some(store::keys()), ..self.clone() }
+    }
+
+    /// The same at the begin of its time.
+    pub fn at_the_begin(&self) -> Variant {
+        Variant { clock: self.clock.as_ref().map(|_| ManualClock::default()), ..self.clone() }
     }
 
     /// The same with little of everything, which the databases of a run share.
@@ -152,6 +190,7 @@ pub fn variants() -> Vec<Variant> {
         may_lose_log: false,
         keys: None,
         resources: None,
+        clock: None,
         weights: Weights { put: 20, delete: 3, step: 2, wait: 1, ..Weights::default() },
         value_bytes: 60,
         huge: 0,
@@ -228,6 +267,19 @@ pub fn variants() -> Vec<Variant> {
         followed,
         trimmed,
     ]
+}
+
+/// All that the mixed one has, and transactions, expiry, a FIFO, ingests, and streams. Not among [`variants`]: these have
+/// their seeds by their number.
+pub fn with_features() -> Variant {
+    let mixed = variants().into_iter().find(|variant| variant.name == "mixed");
+    let mixed = mixed.expect("a variant has this name");
+    Variant {
+        name: "features",
+        clock: Some(ManualClock::default()),
+        weights: Weights { features: 30, hold: 2, ..mixed.weights },
+        ..mixed
+    }
 }
 
 /// The log is kept for those who follow the changes, so many bytes of it. Half of the puts are operands.
@@ -330,6 +382,7 @@ impl<'a> Writer<'a> {
             w.erase,
             w.hold,
             w.unlogged,
+            w.features,
         ];
         let mut left = self.rng.below(kinds.iter().sum());
         let kind = kinds.iter().position(|weight| {
@@ -371,9 +424,39 @@ impl<'a> Writer<'a> {
                 ScriptStep::DeleteRange { partition, keys: (first, last), ops, sync }
             }
             12 => ScriptStep::Hold,
-            _ => {
+            13 => {
                 let (_, key, bytes) = self.op(sync);
                 ScriptStep::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }
+            }
+            _ => self.feature(sync),
+        }
+    }
+
+    fn feature(&mut self, sync: bool) -> ScriptStep {
+        match self.rng.below(7) {
+            0 | 1 => {
+                let count = self.rng.range(1..6);
+                let ops = (0..count).map(|_| {
+                    let deletes = self.rng.chance(1, 5);
+                    self.op(deletes)
+                });
+                let ops: Vec<_> = ops.collect();
+                let undone = self.rng.index(ops.len());
+                ScriptStep::Transact { ops, undone, is_late: self.rng.chance(1, 4), sync }
+            }
+            2 => {
+                let count = self.rng.range(1..4);
+                let keys = (0..count).map(|_| self.rng.below(8) as u32).collect();
+                ScriptStep::Expire { seconds: self.rng.below(12), keys, sync }
+            }
+            3 | 4 => ScriptStep::FillFifo { sync },
+            5 => {
+                let ends = [(); 2].map(|()| *self.rng.pick(&self.live));
+                ScriptStep::Ingest { from: ends[0], to: ends[1] }
+            }
+            _ => {
+                let key = self.rng.below(8) as u32;
+                ScriptStep::Stream { key, bytes: self.rng.range(1..3000) as usize, sync }
             }
         }
     }
