@@ -21,6 +21,7 @@ usage: benches/peers/run.sh [options]
                           memory   values of 4 KiB, four times the memory that is allowed
                           hour     overwrites of 10 million records for an hour, beside an idle loop
                           reopen   fills, closing and opening again behind them
+                          features calls beyond puts, gets and scans; the workloads are its parts
   --records N           records of the data set                      [1000000]
   --ops N               operations of each workload that is not a fill  [the records]
   --seconds N           seconds after which a workload that is not a fill ends  [none]
@@ -98,6 +99,10 @@ complete_suite() {
     reopen)
         reopen=(--reopen)
         workloads="${workloads:-fillseq fillrandom}"
+        ;;
+    features)
+        suite_engines="siltstone rocksdb fjall"
+        workloads="${workloads:-delete-range ranges merge multi-get prefix backup fifo changes}"
         ;;
     *) usage >&2 && exit 2 ;;
     esac
@@ -236,6 +241,10 @@ run_once() {
             ${plan:+--plan "$plan"}
         return
     fi
+    if [[ "$suite" == features ]]; then
+        limited "$peers" features "${arguments[@]}" --part "$3"
+        return
+    fi
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
         --sync-interval-ms "$sync_interval_ms" "${settle[@]}" "${reopen[@]}" ${seconds:+--seconds "$seconds"}
@@ -257,6 +266,8 @@ run_quietly() {
 folder_of_runs() {
     if [[ "$suite" == large ]]; then
         echo "$results/large${plan:+-$(basename "$plan" .json)}${memory_mib:+-${memory_mib}mib}"
+    elif [[ "$suite" == features ]]; then
+        echo "$results/features"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
             "-${threads}threads${ops:+-${ops}ops}${lz4:+-lz4}${cache_mib:+-${cache_mib}cache}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
@@ -300,6 +311,8 @@ measure() {
             sequence="${sequence_list[number]}"
             for engine in "${engine_list[@]}"; do
                 done=$((done + 1))
+                # Of the features, fjall has no other.
+                if [[ "$suite" == features && "$engine" == fjall && "$sequence" != fifo ]]; then continue; fi
                 # Files have no order: each seek would list and sort all of them.
                 if [[ "$engine" == files && "$sequence" =~ seek|scan|ycsb-e ]]; then continue; fi
                 echo "$(date +%T) $done/$all: round $round, $engine, $sequence"

@@ -1,13 +1,13 @@
 //! `siltstone-peers`: the workloads of `siltstone bench`, on siltstone and on other engines.
 //!
-//! `run.sh` in this folder uses it. `run` and `large` measure one engine in one process, `report`
+//! `run.sh` in this folder uses it. `run`, `large` and `features` measure one engine in one process, `report`
 //! makes tables of many runs, `quiet` waits for a machine without other work, `check` judges a run
 //! by the work of others during it, `warm` makes the host give the machine its memory before
 //! anything is measured. `convert` measures nothing: it is here because only this package needs
 //! C++.
 //!
 //! Invariants:
-//! 1. A measured engine is used only through `testkit::bench::Engine`.
+//! 1. A measured engine is used only through `testkit::bench::Engine` and `engines::Peer`.
 //! 2. All figures of a report come from its runs.
 
 #![expect(clippy::disallowed_methods, reason = "it measures from outside")]
@@ -15,6 +15,7 @@
 mod convert;
 mod cost;
 mod engines;
+mod features;
 mod large;
 mod machine;
 mod report;
@@ -41,6 +42,8 @@ enum Command {
     Run(run::Args),
     /// Run the workload of large values on one engine and write what it cost
     Large(large::Args),
+    /// Run a part of the suite of features on one engine and write its figures
+    Features(features::Args),
     /// Wait until others leave the machine alone, and fail if they do not
     Quiet(machine::Args),
     /// Fail if others worked during a run
@@ -76,6 +79,7 @@ fn command(cli: &Cli) -> Result<(), Fault> {
     match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Large(args) => large::run(args),
+        Command::Features(args) => features::run(args),
         Command::Quiet(args) => machine::wait_until_quiet(args),
         Command::Check { file } => report::check_run(file),
         Command::Report(args) => report::run(args),

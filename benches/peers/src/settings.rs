@@ -25,6 +25,23 @@ pub struct Settings {
     pub lz4: bool,
     /// Siltstone puts large values into chunk files, from its default size on.
     pub large_values: bool,
+    /// Options for the suite of features alone.
+    pub features: Features,
+}
+
+/// Options that few engines have; all are off by default.
+#[derive(Clone, Debug, Default)]
+pub struct Features {
+    /// The values are integers of 8 bytes, little-endian, and merges add to them.
+    pub counters: bool,
+    /// A prefix has so many bytes, and the filters of tables have it.
+    pub prefix_bytes: Option<u16>,
+    /// The oldest tables go when all have more than so many bytes together.
+    pub fifo_bytes: Option<u64>,
+    /// The log is kept for programs that follow it.
+    pub keeps_log: bool,
+    /// Bytes of a table and of the first level; each level has three times those of the one above.
+    pub level_base_bytes: Option<u64>,
 }
 
 impl Settings {
@@ -40,6 +57,7 @@ impl Settings {
             sync_interval_ms,
             lz4: false,
             large_values: false,
+            features: Features::default(),
         }
     }
 

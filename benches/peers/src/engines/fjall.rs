@@ -5,7 +5,9 @@
 //! demand, and waiting for it, goes through calls that fjall keeps for its own tests.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use ::fjall::compaction::Fifo;
 use ::fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
 };
@@ -148,7 +150,12 @@ impl Peer for Fjall {
         let bloom = BloomConstructionPolicy::BitsPerKey(settings.bloom_bits.into());
         let block_bytes = u32::try_from(settings.block_bytes)?;
         let options = || {
-            KeyspaceCreateOptions::default()
+            let options = KeyspaceCreateOptions::default();
+            let options = match settings.features.fifo_bytes {
+                None => options,
+                Some(bytes) => options.compaction_strategy(Arc::new(Fifo::new(bytes, None))),
+            };
+            options
                 .max_memtable_size(settings.write_buffer_bytes as u64)
                 .data_block_size_policy(BlockSizePolicy::all(block_bytes))
                 .data_block_compression_policy(compression.clone())

@@ -56,6 +56,42 @@ pub trait Peer: Engine<Error = Fault> {
         self.settle()
     }
 
+    /// Writes what is in memory to tables, and waits for compactions that are due. `None` if the engine has no such call;
+    /// so do those below.
+    fn flush(&self) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
+    /// Deletes all keys from `start` on and before `end` by one operation.
+    fn delete_range(&self, _start: &[u8], _end: &[u8]) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
+    /// Adds 1 to the counter `key` by a merge.
+    fn merge(&self, _key: &[u8]) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
+    /// Adds 1 to the counter `key` by a read and a write; as one operation, if the engine can.
+    fn update(&self, _key: &[u8]) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
+    /// The number of entries with `prefix`, whose length is that of the settings.
+    fn count_prefix(&self, _prefix: &[u8]) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+
+    /// Adds a backup to those in `folder`, which share what is the same.
+    fn back_up(&self, _folder: &Path) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
+    /// Passes all puts that are in the log to `visit`, in the order of their commits.
+    fn follow(&self, _visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<Option<()>, Fault> {
+        Ok(None)
+    }
+
     /// Closes it; this is the last handle.
     fn close(self) -> Result<(), Fault>;
 
@@ -133,6 +169,12 @@ impl Task for Version {
 /// The version of the engine `name`; `None` as [`with_engine`].
 pub fn version(name: &str) -> Option<String> {
     with_engine(name, Version)
+}
+
+/// The value of a counter after an increment.
+fn incremented(old: Option<&[u8]>) -> Result<[u8; 8], Fault> {
+    let old = old.map_or(Ok(0), |old| old.try_into().map(i64::from_le_bytes))?;
+    Ok((old + 1).to_le_bytes())
 }
 
 /// Copies `value` to `buf`. Returns its length.

@@ -7,14 +7,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ::rocksdb::backup::{BackupEngine, BackupEngineOptions};
 use ::rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, Options, WaitForCompactOptions,
-    WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompactionStyle,
+    DBCompressionType, DBRawIterator, Env, FifoCompactOptions, MergeOperands, Options, ReadOptions,
+    SliceTransform, WaitForCompactOptions, WriteBatch, WriteBatchIterator, WriteOptions,
 };
-use testkit::bench::{Engine, ScanDirection, Ack};
+use testkit::bench::{Ack, Engine, ScanDirection};
 
-use super::{Fault, Peer, filled, locked_version};
-use crate::settings::Settings;
+use super::{Fault, Peer, filled, incremented, locked_version};
+use crate::settings::{Features, Settings};
+
+/// The family of all keys. Some calls need its handle.
+const FAMILY: &str = "default";
 
 /// The database, and the two ways to write to it.
 struct Store {
@@ -37,6 +42,10 @@ impl<const BLOBS: bool> RocksDb<BLOBS> {
 
     fn iter(&self) -> DBRawIterator<'_> {
         self.0.db.raw_iterator()
+    }
+
+    fn family(&self) -> Result<&ColumnFamily, Fault> {
+        Ok(self.0.db.cf_handle(FAMILY).ok_or("every database has it")?)
     }
 }
 
@@ -66,6 +75,14 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
         Ok(self.0.db.get_pinned(key)?.map(|value| value.len()))
     }
 
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<usize, Fault> {
+        let mut found = 0;
+        for value in self.0.db.batched_multi_get_cf(self.family()?, keys, false) {
+            found += usize::from(value?.is_some());
+        }
+        Ok(found)
+    }
+
     fn seek(
         &self,
         key: &[u8],
@@ -88,7 +105,11 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
         Ok(iter.status()?)
     }
 
-    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(
+        &self,
+        direction: ScanDirection,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Fault> {
         let mut iter = self.iter();
         match direction {
             ScanDirection::Up => iter.seek_to_first(),
@@ -111,6 +132,48 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
         self.0.db.compact_range(None::<&[u8]>, None::<&[u8]>);
         Ok(self.0.db.wait_for_compact(&WaitForCompactOptions::default())?)
     }
+}
+
+fn add(_: &[u8], old: Option<&[u8]>, operands: &MergeOperands) -> Option<Vec<u8>> {
+    let old = old.map_or(Ok(0), |old| old.try_into().map(i64::from_le_bytes)).ok()?;
+    let added = operands.iter().map(|one| one.try_into().map(i64::from_le_bytes));
+    let sum = added.sum::<Result<i64, _>>().ok()?;
+    Some((old + sum).to_le_bytes().to_vec())
+}
+
+fn set_features(options: &mut Options, features: &Features) {
+    if features.counters {
+        options.set_merge_operator_associative("add", add);
+    }
+    if let Some(bytes) = features.prefix_bytes {
+        options.set_prefix_extractor(SliceTransform::create_fixed_prefix(bytes.into()));
+    }
+    if let Some(bytes) = features.fifo_bytes {
+        let mut fifo = FifoCompactOptions::default();
+        fifo.set_max_table_files_size(bytes);
+        options.set_compaction_style(DBCompactionStyle::Fifo);
+        options.set_fifo_compaction_options(&fifo);
+    }
+    if features.keeps_log {
+        options.set_wal_ttl_seconds(24 * 3600);
+    }
+    if let Some(bytes) = features.level_base_bytes {
+        options.set_target_file_size_base(bytes);
+        options.set_max_bytes_for_level_base(bytes);
+        options.set_max_bytes_for_level_multiplier(3.0);
+        options.set_level_zero_file_num_compaction_trigger(2);
+    }
+}
+
+/// The puts of batches of the log.
+struct Puts<'a>(&'a mut dyn FnMut(&[u8], &[u8]));
+
+impl WriteBatchIterator for Puts<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        (self.0)(key, value);
+    }
+
+    fn delete(&mut self, _: &[u8]) {}
 }
 
 impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
@@ -140,7 +203,9 @@ impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
             options.set_enable_blob_gc(true);
             options.set_blob_cache(&cache);
         }
-        let db = DB::open(&options, folder)?;
+        set_features(&mut options, &settings.features);
+        let family = ColumnFamilyDescriptor::new(FAMILY, options.clone());
+        let db = DB::open_cf_descriptors(&options, folder, [family])?;
 
         // The log is written before a write returns, and synced only on demand.
         let to_kernel = WriteOptions::default();
@@ -155,6 +220,51 @@ impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
 
     fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
         Ok(Some(self.0.db.get_pinned(key)?.inspect(|value| visit(value)).is_some()))
+    }
+
+    fn flush(&self) -> Result<Option<()>, Fault> {
+        self.0.db.flush()?;
+        Ok(Some(self.0.db.wait_for_compact(&WaitForCompactOptions::default())?))
+    }
+
+    fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<Option<()>, Fault> {
+        Ok(Some(self.0.db.delete_range_cf_opt(self.family()?, start, end, &self.0.to_kernel)?))
+    }
+
+    fn merge(&self, key: &[u8]) -> Result<Option<()>, Fault> {
+        Ok(Some(self.0.db.merge_opt(key, 1i64.to_le_bytes(), &self.0.to_kernel)?))
+    }
+
+    /// Not one operation: transactions, with which it would be, are another kind of database.
+    fn update(&self, key: &[u8]) -> Result<Option<()>, Fault> {
+        let value = incremented(self.0.db.get_pinned(key)?.as_deref())?;
+        Ok(Some(self.put(key, &value, Ack::Os)?))
+    }
+
+    fn count_prefix(&self, prefix: &[u8]) -> Result<Option<u64>, Fault> {
+        let mut options = ReadOptions::default();
+        options.set_prefix_same_as_start(true);
+        let mut iter = self.0.db.raw_iterator_opt(options);
+        iter.seek(prefix);
+        let mut count = 0;
+        while iter.key().is_some_and(|key| key.starts_with(prefix)) {
+            count += 1;
+            iter.next();
+        }
+        iter.status()?;
+        Ok(Some(count))
+    }
+
+    fn back_up(&self, folder: &Path) -> Result<Option<()>, Fault> {
+        let mut engine = BackupEngine::open(&BackupEngineOptions::new(folder)?, &Env::new()?)?;
+        Ok(Some(engine.create_new_backup(&self.0.db)?))
+    }
+
+    fn follow(&self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<Option<()>, Fault> {
+        for batch in self.0.db.get_updates_since(0)? {
+            batch?.1.iterate(&mut Puts(&mut *visit));
+        }
+        Ok(Some(()))
     }
 
     fn close(self) -> Result<(), Fault> {

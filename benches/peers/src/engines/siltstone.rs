@@ -4,17 +4,21 @@
 //! `siltstone-mapped` reads tables through mappings, as LMDB and LevelDB do.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ::siltstone::backup::BackupEngine;
+use ::siltstone::changes::{FeedItem, KeyChange};
 use ::siltstone::large_values::Parallelism;
+use ::siltstone::operators::IntegerOperator;
 use ::siltstone::{
-    Compression, Cursor, Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions,
-    Result,
+    CompactionStyle, Compression, Cursor, Db, Durability, LargeValueOptions, Options, Partition,
+    PartitionOptions, PrefixExtractor, Result, SeqNo,
 };
-use testkit::bench::{Engine, ScanDirection, Ack};
+use testkit::bench::{Ack, Engine, ScanDirection};
 
-use super::{Fault, Peer, locked_version};
-use crate::settings::Settings;
+use super::{Fault, Peer, incremented, locked_version};
+use crate::settings::{Features, Settings};
 
 /// No reader is left when space is reclaimed.
 const RECLAIM_MAX: Duration = Duration::from_secs(60);
@@ -46,7 +50,11 @@ impl<const MAPPED: bool> Siltstone<MAPPED> {
     }
 }
 
-fn walk(cursor: &mut Cursor, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+fn walk(
+    cursor: &mut Cursor,
+    direction: ScanDirection,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<()> {
     while cursor.valid() && visit(cursor.key(), cursor.value()?) {
         match direction {
             ScanDirection::Up => cursor.next()?,
@@ -87,6 +95,10 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
         Ok(self.partition.get(key)?.map(|value| value.len()))
     }
 
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<usize, Fault> {
+        Ok(self.partition.multi_get(keys)?.iter().flatten().count())
+    }
+
     fn seek(
         &self,
         key: &[u8],
@@ -107,7 +119,11 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
         Ok(())
     }
 
-    fn scan(&self, direction: ScanDirection, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(
+        &self,
+        direction: ScanDirection,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Fault> {
         let mut cursor = self.partition.cursor();
         match direction {
             ScanDirection::Up => cursor.seek_to_first()?,
@@ -122,6 +138,24 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
     }
 }
 
+fn with_features(mut options: PartitionOptions, features: &Features) -> PartitionOptions {
+    if features.counters {
+        options = options.merge_operator(Arc::new(IntegerOperator::Add));
+    }
+    if let Some(bytes) = features.prefix_bytes {
+        options = options.prefix_extractor(PrefixExtractor::Fixed(bytes));
+    }
+    if let Some(bytes_max) = features.fifo_bytes {
+        options =
+            options.compaction_style(CompactionStyle::Fifo { bytes_max, seconds_max: u64::MAX });
+    }
+    if let Some(bytes) = features.level_base_bytes {
+        options = options.table_bytes(bytes).level_base_bytes(bytes);
+        options = options.level_multiplier(3).level0_tables(2);
+    }
+    options
+}
+
 impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
     fn open(folder: &Path, settings: &Settings) -> Result<Self, Fault> {
         let options = Options::new()
@@ -129,6 +163,7 @@ impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
             .write_buffer_bytes(settings.write_buffer_bytes as u64)
             .sync_interval_ms(settings.sync_interval_ms)
             .tables_mapped(MAPPED)
+            .log_retained_bytes(if settings.features.keeps_log { u64::MAX } else { 0 })
             // One thread flushes in addition to those that compact.
             .compaction_threads(usize::from(settings.background_threads).max(2) - 1);
         let db = Db::builder(folder).options(options).open()?;
@@ -140,6 +175,7 @@ impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
             true => options.large_values(LargeValueOptions::default()),
             false => options,
         };
+        let options = with_features(options, &settings.features);
         let partition = db.partition_with("bench", options)?;
         Ok(Siltstone { db, partition })
     }
@@ -160,6 +196,52 @@ impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
             return Ok(());
         }
         Err("a reader holds deleted values".into())
+    }
+
+    fn flush(&self) -> Result<Option<()>, Fault> {
+        self.partition.flush()?;
+        Ok(Some(self.db.wait_idle()?))
+    }
+
+    fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<Option<()>, Fault> {
+        self.partition.delete_range(start..end)?;
+        Ok(Some(()))
+    }
+
+    fn merge(&self, key: &[u8]) -> Result<Option<()>, Fault> {
+        self.partition.merge(key, 1i64.to_le_bytes())?;
+        Ok(Some(()))
+    }
+
+    fn update(&self, key: &[u8]) -> Result<Option<()>, Fault> {
+        self.partition.update(key, |old| incremented(old).ok())?;
+        Ok(Some(()))
+    }
+
+    fn count_prefix(&self, prefix: &[u8]) -> Result<Option<u64>, Fault> {
+        let mut count = 0;
+        for entry in self.partition.prefix(prefix) {
+            entry?;
+            count += 1;
+        }
+        Ok(Some(count))
+    }
+
+    fn back_up(&self, folder: &Path) -> Result<Option<()>, Fault> {
+        BackupEngine::open(folder).create_backup(&self.db)?;
+        Ok(Some(()))
+    }
+
+    fn follow(&self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<Option<()>, Fault> {
+        let mut changes = self.db.changes(SeqNo::ZERO)?;
+        while let Some(FeedItem::Commit(batch)) = changes.try_next()? {
+            for (_, change) in &batch.changes {
+                if let KeyChange::Put { key, value } = change {
+                    visit(key, value);
+                }
+            }
+        }
+        Ok(Some(()))
     }
 
     fn close(self) -> Result<(), Fault> {

@@ -1,7 +1,7 @@
 //! Every engine has the behaviour that the workloads need.
 
 use super::*;
-use testkit::bench::{ScanDirection, Ack};
+use testkit::bench::{Ack, ScanDirection};
 
 fn check<P: Peer>() {
     let folder = std::env::temp_dir().join(format!(
@@ -73,6 +73,61 @@ fn check<P: Peer>() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// The calls that few engines have.
+fn check_features<P: Peer>() {
+    let name = std::any::type_name::<P>().replace([':', '<', '>'], "-");
+    let folder = std::env::temp_dir()
+        .join(format!("siltstone-peers-features-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(folder.join("store")).unwrap();
+    let features = crate::settings::Features {
+        counters: true,
+        prefix_bytes: Some(2),
+        keeps_log: true,
+        ..Default::default()
+    };
+    let engine =
+        P::open(&folder.join("store"), &Settings { features, ..Settings::new(0) }).unwrap();
+    engine.put(b"aa1", b"value", Ack::Os).unwrap();
+    engine.put(b"ab1", b"value", Ack::Sync).unwrap();
+    let mut followed = Vec::new();
+    if engine
+        .follow(&mut |key, value| followed.push((key.to_vec(), value.to_vec())))
+        .unwrap()
+        .is_some()
+    {
+        let puts = [b"aa1", b"ab1"].map(|key| (key.to_vec(), b"value".to_vec()));
+        assert_eq!(followed, puts);
+    }
+    assert_eq!(engine.multi_get(&[b"ab1".to_vec(), b"b".to_vec(), b"aa1".to_vec()]).unwrap(), 2);
+    for is_flushed in [false, true] {
+        if is_flushed && engine.flush().unwrap().is_none() {
+            break;
+        }
+        assert!(engine.count_prefix(b"aa").unwrap().is_none_or(|count| count == 1));
+        assert!(engine.count_prefix(b"ac").unwrap().is_none_or(|count| count == 0));
+    }
+    for key in [b"c1", b"c2"] {
+        let mut buf = [0; 8];
+        let call = if key == b"c1" { P::merge } else { P::update };
+        if call(&engine, key).unwrap().is_some() {
+            call(&engine, key).unwrap();
+            assert_eq!(engine.read_into(key, &mut buf).unwrap(), Some(8));
+            assert_eq!(buf, 2i64.to_le_bytes());
+        }
+    }
+    for _ in 0..2 {
+        if engine.back_up(&folder.join("backups")).unwrap().is_some() {
+            assert!(std::fs::read_dir(folder.join("backups")).unwrap().next().is_some());
+        }
+    }
+    if engine.delete_range(b"aa", b"ab1").unwrap().is_some() {
+        assert_eq!(engine.get(b"aa1").unwrap(), None);
+        assert_eq!(engine.get(b"ab1").unwrap(), Some(5));
+    }
+    engine.close().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn hex_digits_are_read_in_pairs() {
     assert_eq!(bytes_of_hex("00fF7a"), Some(vec![0, 0xff, 0x7a]));
@@ -90,6 +145,7 @@ impl Task for Check {
 
     fn with<P: Peer>(self) {
         check::<P>();
+        check_features::<P>();
     }
 }
 

@@ -193,8 +193,8 @@ impl DataSet {
 
     /// The suite that `run.sh` measured: the one that the command names, or the default.
     pub fn suite(&self) -> &str {
-        if self.is_large() {
-            return "large";
+        if let Some(suite) = self.runs.first().and_then(|run| run.config["suite"].as_str()) {
+            return suite;
         }
         let mut words = self.command.split_whitespace();
         words.find(|word| *word == "--suite").and_then(|_| words.next()).unwrap_or("core")
@@ -202,7 +202,13 @@ impl DataSet {
 
     /// Returns whether the set is of large values.
     pub fn is_large(&self) -> bool {
-        self.runs.first().is_some_and(|run| run.config["suite"] == "large")
+        self.suite() == "large"
+    }
+
+    /// Returns whether more is better at `place`. In the suite of features, less of some figures is better.
+    pub fn is_more_better(&self, place: &Place) -> bool {
+        let runs = self.runs.iter().filter(|run| run.sequence == place.sequence);
+        !runs.filter_map(|run| run.rows.get(place.row)).any(|row| row["good"] == "less")
     }
 
     /// Fails unless all engines were given the same work and found the same. What a thread next to
@@ -248,6 +254,7 @@ impl DataSet {
             Value::Object(pairs.collect())
         };
         let keys = [
+            "figure",
             "ops_per_second",
             "mb_per_second",
             "p50_us",

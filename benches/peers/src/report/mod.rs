@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+pub use self::data::median;
 use self::data::{DataSet, Run};
 use crate::engines::{self, Fault};
 use crate::machine::QUIET_CORES_MAX;

@@ -80,11 +80,14 @@ pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
     introduce(out, set)?;
     let engines = set.engines();
     let places = set.places();
-    let title = if set.is_large() { "MB per second" } else { "operations per second" };
+    let (title, key) = match set.suite() {
+        "large" => ("MB per second", "/mb_per_second"),
+        "features" => ("figure", "/figure"),
+        _ => ("operations per second", "/ops_per_second"),
+    };
     head(out, title, &engines, &["spread"])?;
     // A `load` fills a database for the workloads after it, as a fill that has a row of its own does.
     for place in places.iter().filter(|place| !place.name.starts_with("load")) {
-        let key = if set.is_large() { "/mb_per_second" } else { "/ops_per_second" };
         rate(out, set, &engines, place, &place.name, key)?;
         if place.name.starts_with("readwhilewriting") {
             let beside = "/writes_beside/ops_per_second";
@@ -117,6 +120,8 @@ fn heading(out: &mut String, set: &DataSet) -> fmt::Result {
     if set.is_large() {
         let sizes = set.runs.first().and_then(|run| run.config["sizes"].as_array());
         write!(out, "values of {} sizes", sizes.map_or(0, Vec::len))?;
+    } else if set.suite() == "features" {
+        write!(out, "calls beyond puts, gets and scans")?;
     } else {
         if let [place] = &set.places()[..] {
             write!(out, "{} of ", place.name)?;
@@ -144,6 +149,8 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
         let mebibytes = figure("bytes_per_size").map_or(0, |bytes| bytes >> 20);
         write!(out, "Up to {repetitions} values and {mebibytes} MiB of each ")?;
         write!(out, "size, but three values at least. Rounds: {}", set.rounds())?;
+    } else if set.suite() == "features" {
+        write!(out, "Rounds: {}. A ratio compares two ways of one engine, in turns", set.rounds())?;
     } else {
         let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
         match figure("seconds") {
@@ -220,7 +227,7 @@ fn rate(
 ) -> fmt::Result {
     let rounds = |engine: &str| set.values(engine, place, key);
     let values: Vec<_> = engines.iter().map(|engine| (*engine, median(rounds(engine)))).collect();
-    row(out, name, &values, Good::More)?;
+    row(out, name, &values, if set.is_more_better(place) { Good::More } else { Good::Less })?;
     let spread = |engine: &&str| {
         let rounds = rounds(engine);
         let most = Good::More.best(rounds.iter().copied())?;

@@ -116,6 +116,34 @@ fn a_report_of_large_values_has_one_table_of_rates() {
     assert!(!tables.contains("p99"), "{tables}");
 }
 
+fn feature(engine: &str, figure: f64) -> Run {
+    let value = json!({
+        "engine": engine,
+        "version": "1.2",
+        "sequence": "Ranges",
+        "config": { "suite": "features" },
+        "workloads": [
+            { "workload": "time, us", "figure": figure, "good": "less" },
+            { "workload": "rate", "figure": figure, "good": "more" },
+        ],
+        "total": { "cores_of_others": 0.0 },
+    });
+    Run::from_json(&value).unwrap()
+}
+
+#[test]
+fn a_feature_says_which_end_of_its_figure_is_good() {
+    let set = set(vec![feature("siltstone", 20.0), feature("rocksdb", 10.0)]);
+    let text = markdown(&[set], "", &json!({})).unwrap();
+    for line in [
+        "### features: calls beyond puts, gets and scans",
+        "| time, us | 20.0 | **10.0** | 2.00 | 0 % |",
+        "| rate | **20.0** | 10.0 | 2.00 | 0 % |",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
 #[test]
 fn a_report_names_the_settings_that_are_not_those_of_all() {
     let mut run = made_up("siltstone", 1, 1.0, 9);
