@@ -21,7 +21,7 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{ClearSeqs, SeqNo, prefix8};
+use super::{ClearSeqs, SeqNo, first_not_below, prefix8};
 
 /// A deleted range of stored keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -245,10 +245,15 @@ impl DeletedRanges {
         let passed = match key.strip_prefix(&parts[0].start[..*shared_len]) {
             Some(rest) => {
                 let word = prefix8(rest);
-                let below = words.partition_point(|other| *other < word);
-                let equal = words[below..].partition_point(|other| *other == word);
-                let equal = &parts[below..below + equal];
-                below + equal.partition_point(|part| *part.start <= *key)
+                let below = first_not_below(words, word);
+                // Nearly always none: a second search of the words would cost as much as the first.
+                if words.get(below) == Some(&word) {
+                    let equal = words[below..].partition_point(|other| *other == word);
+                    let equal = &parts[below..below + equal];
+                    below + equal.partition_point(|part| *part.start <= *key)
+                } else {
+                    below
+                }
             }
             None => parts.partition_point(|part| *part.start <= *key),
         };
