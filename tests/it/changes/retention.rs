@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
-use siltstone::{Durability, ErrorKind, SeqNo};
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use siltstone::{Db, Durability, ErrorKind, Result, SeqNo};
 
 use super::{builder, fill, lines, numbers, small};
 use crate::store::stepped;
@@ -68,4 +68,39 @@ fn a_power_cut_after_a_kill_takes_nothing_of_a_retained_segment() {
     drop(db);
     let db = builder(&cut, u64::MAX).open().unwrap();
     assert_eq!(lines(&mut db.changes(SeqNo::ZERO).unwrap()), ["1 p:a=1"]);
+}
+
+/// The next sync of a file may succeed although the data of the failed one is lost.
+#[test]
+fn nothing_is_kept_of_a_log_whose_sync_fails_at_an_open() {
+    let fs = MemFs::new();
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    db.partition("p").unwrap().put("a", "1").unwrap();
+    db.close().unwrap();
+    let killed = FaultFs::over_mem(fs.clone());
+    let db = open_stepped(&killed).unwrap();
+    db.partition("p").unwrap().put("b", "2").unwrap();
+    killed.add_rule(FaultRule::sticky(FaultAt::Op(killed.op_count()), FaultAction::Eio));
+    drop(db);
+    let faulty = FaultFs::over_mem(fs.clone());
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
+    faulty.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+    drop(open_stepped(&faulty));
+    assert_eq!(faulty.fault_count(), 1);
+    let db = builder(&fs, u64::MAX).open().unwrap();
+    let token = db.visible_seq();
+    db.partition("p").unwrap().put_with("c", "3", Durability::Sync).unwrap();
+    let cut = fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    drop(db);
+    let db = builder(&cut, u64::MAX).open().unwrap();
+    assert_eq!(db.partition("p").unwrap().keys().count(), 3);
+    for token in [0, 1] {
+        assert_eq!(numbers(&db, token), Err(ErrorKind::TooOld));
+    }
+    assert_eq!(lines(&mut db.changes(token).unwrap()), ["3 p:c=3"]);
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+}
+
+fn open_stepped(fs: &FaultFs) -> Result<Db> {
+    stepped(Arc::new(fs.clone()), "/db", 1).options(small(u64::MAX)).open()
 }

@@ -37,6 +37,9 @@ pub fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
         {
             Some("as for its link")
         }
+        OpKind::Sync if is_segment(&log[at]) && kind_before(1) == Some(OpKind::OpenExisting) => {
+            Some("nothing of the log of the run before is kept then")
+        }
         OpKind::LockShared | OpKind::OpenRead | OpKind::Read if is_lease(&log[at]) => {
             Some("what the lease may hold stays, and it is looked at again")
         }

@@ -379,7 +379,8 @@ impl OpenPlan {
     ///
     /// # Durability
     /// The segments that are kept are synced: the process before may have ended without a sync of the last frames,
-    /// and these are read after a crash.
+    /// and these are read after a crash. If a sync fails, nothing of the log is kept. An error instead would leave the
+    /// segment to the next open, whose sync may succeed although the data of the failed one is lost.
     fn retention(
         &self,
         limits: RetentionLimits,
@@ -391,6 +392,7 @@ impl OpenPlan {
         // Without a header nothing was logged.
         let is_silent = offset < SEGMENT_HEADER_BYTES;
         let mut left = Vec::new();
+        let mut kept = limits;
         // Later ones are a reserve, or of a writer that was fenced.
         for (number, epoch) in self.version.log_segments.range(..=segment) {
             if !limits.is_on() || is_silent {
@@ -398,13 +400,16 @@ impl OpenPlan {
             }
             let name = FileName::new(FileKind::Wal, *number, *epoch);
             let path = name.path(&context.dir);
-            context.fs.open_append(&path, AppendMode::Existing)?.sync()?;
+            if context.fs.open_append(&path, AppendMode::Existing)?.sync().is_err() {
+                kept = RetentionLimits::default();
+                break;
+            }
             let since = context.clock.unix_time().as_secs();
-            let kept = RetainedSegment { epoch: *epoch, bytes: self.len_of(&name), since };
-            left.push((*number, kept));
+            let segment = RetainedSegment { epoch: *epoch, bytes: self.len_of(&name), since };
+            left.push((*number, segment));
         }
         let now = context.clock.unix_time();
-        let decision = limits.keep(&self.version.retained, left, now);
+        let decision = kept.keep(&self.version.retained, left, now);
         let mut changes = decision.changes;
         // The files of those that are not kept any more are among the orphans.
         if limits.is_on() && self.recovered.is_some() {
