@@ -14,10 +14,10 @@ use lsm_core::hooks::{Event, EventListener};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
-use crate::crash::{for_each_variant, seed_or};
+use crate::crash::{for_each_of, for_each_variant, seed_or};
 use crate::fault::with_faults;
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
-use crate::sim::script::{ScriptStep, Variant, Writer};
+use crate::sim::script::{ScriptStep, Variant, Writer, variants};
 use crate::sim::{DIR, RecordPosition, Simulation, WriteRecord, context};
 use crate::store::stepped;
 
@@ -31,9 +31,11 @@ fn failed_sync(action: FaultAction, before: u64) -> FaultRule {
     FaultRule::once(at, action)
 }
 
-/// Returns `true` if the last operations make a segment, fail to sync it, and delete it.
+/// Returns `true` if the last operations that change anything make a segment, fail to sync it, and delete it. The reads
+/// after them look whether the write is visible.
 fn begins_a_segment(log: &[FsOp]) -> bool {
-    let Some([sync, delete]) = log.last_chunk() else { return false };
+    let changes: Vec<_> = log.iter().filter(|op| op.mutates()).collect();
+    let Some([sync, delete]) = changes.last_chunk() else { return false };
     let is_made = log.iter().any(|op| op.kind == OpKind::Create && op.path == delete.path);
     sync.kind == OpKind::Sync
         && delete.kind == OpKind::Delete
@@ -125,15 +127,26 @@ fn check_resumed(
 }
 
 fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String> + Sync) {
-    let seed = seed_or(3);
-    for_each_variant(2, seed, |variant, rng| {
-        let variant = &with_faults(variant);
-        for action in [FaultAction::Eio, FaultAction::SyncLost, FaultAction::SyncReverted] {
-            guarded(|| check(variant, action, rng.next_u64()))
-                .map_err(|what| format!("{action:?}: {what}"))?;
-        }
-        Ok(())
+    for_each_variant(2, seed_or(3), |variant, rng| with_each_action(&check, variant, rng));
+    // The write that fails needs a segment, and its key is in a table.
+    let compactions = variants().into_iter().find(|variant| variant.name == "compactions");
+    let of_table = 3 ^ 20 << 32;
+    for_each_of(&[compactions.expect("there is one")], 1, of_table, |variant, rng| {
+        with_each_action(&check, variant, rng)
     });
+}
+
+fn with_each_action(
+    check: &impl Fn(&Variant, FaultAction, u64) -> Result<(), String>,
+    variant: &Variant,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let variant = &with_faults(variant);
+    for action in [FaultAction::Eio, FaultAction::SyncLost, FaultAction::SyncReverted] {
+        guarded(|| check(variant, action, rng.next_u64()))
+            .map_err(|what| format!("{action:?}: {what}"))?;
+    }
+    Ok(())
 }
 
 fn table_count(mem: &MemFs) -> usize {

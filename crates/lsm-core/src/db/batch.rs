@@ -364,9 +364,11 @@ impl Batch {
     ///
     /// # Errors
     /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After an
-    /// I/O error the batch is not visible and does not appear later, unless it is the error of the
-    /// sync of [`Durability::Sync`]: then the batch is visible, and it is unknown whether it is
-    /// durable.
+    /// I/O error the batch is not visible and does not appear later, also if a sync failed of a new
+    /// segment of the log that the batch needs: the next commit makes another one. If the sync of
+    /// [`Durability::Sync`] fails, the error has the kind [`ErrorKind::ReadOnly`], or
+    /// [`ErrorKind::Io`] for want of a file handle; the batch is visible, and it is unknown whether
+    /// it is durable.
     ///
     /// # Durability
     /// That of `options`.
