@@ -42,6 +42,8 @@ const STEPS: u64 = 60;
 const SCRIPTS: u64 = 12;
 /// Faults of each kind in a script.
 const FAULTS: u64 = 2;
+/// Those of the bucket, which half of the scripts have.
+const BUCKET_FAULTS: u64 = 4;
 
 /// The generator of a step: its deed, and the numbers of it.
 fn step_rng(seed: u64, step: u64) -> Rng {
@@ -108,7 +110,8 @@ fn run_script(seed: u64, table: &Mutex<Table>) -> Result<(), String> {
         format!("{cut:?}, steps {steps:?}: {what}")
     })?;
     for kind in Kind::ALL.into_iter().filter(|kind| !power::is_cut(*kind)) {
-        for _ in 0..FAULTS {
+        let faults = if kind == Kind::Bucket { BUCKET_FAULTS } else { FAULTS };
+        for _ in 0..faults {
             let strike = Strike::draw(kind, &places, &mut rng);
             if let Err(what) = guarded(|| run_fault(seed, &all, &strike, Some(table))) {
                 let steps =

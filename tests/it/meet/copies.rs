@@ -175,7 +175,7 @@ impl World {
             old.partition("default").and_then(|it| it.put_with("x", "y", Durability::Sync));
         let kind = refused.err().map(|error| error.kind());
         // A fault may have come first.
-        let is_refused = kind == Some(ErrorKind::Fenced) || self.fs.fault_count() > 0;
+        let is_refused = kind == Some(ErrorKind::Fenced) || self.is_struck();
         check(is_refused, || format!("the old primary writes: {kind:?}"))
     }
 

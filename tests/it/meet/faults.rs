@@ -6,6 +6,7 @@ use lsm_core::fs::{FaultAction, FaultAt, FaultRule};
 use testkit::Rng;
 use testkit::model::{State, Step};
 
+use super::bucket::Failure;
 use super::parts::{alive_model, put_into_fifo, with_removed};
 use super::steps::Deed;
 use super::table::{Feature, Kind, Table};
@@ -22,7 +23,7 @@ pub struct Strike {
     pub kind: Kind,
     pub place: Place,
     action: FaultAction,
-    /// Chooses the bit that changes.
+    /// Chooses the bit that changes, or the calls of the bucket.
     number: u64,
 }
 
@@ -48,6 +49,13 @@ impl Strike {
         }
     }
 
+    /// The calls of the bucket that fail.
+    fn failure(&self) -> Failure {
+        let mut rng = Rng::new(self.number);
+        let calls = rng.range(1..5);
+        Failure { after: rng.below(6), calls, takes_effect: rng.chance(1, 2), failed: 0 }
+    }
+
     fn is_lasting(&self) -> bool {
         matches!(self.kind, Kind::Lasting | Kind::NoSpace | Kind::NoHandles)
     }
@@ -68,12 +76,16 @@ pub fn run_fault(
             if strike.kind == Kind::FlippedBit {
                 return run_flip(world, seed, steps, strike, table);
             }
-            let at = FaultAt::Op(world.fs.op_count() + strike.place.offset);
-            let rule = FaultRule { at, action: strike.action, sticky: strike.is_lasting() };
-            world.fs.add_rule(rule);
+            if strike.kind == Kind::Bucket {
+                world.around.bucket.iter().for_each(|bucket| bucket.fail(strike.failure()));
+            } else {
+                let at = FaultAt::Op(world.fs.op_count() + strike.place.offset);
+                let rule = FaultRule { at, action: strike.action, sticky: strike.is_lasting() };
+                world.fs.add_rule(rule);
+            }
         }
         let (deed, outcome) = act(&mut world, seed, *step);
-        let is_struck = world.fs.fault_count() > 0;
+        let is_struck = world.is_struck();
         if is_struck && since.is_none() {
             since = Some(0);
             table.iter().for_each(|it| it.lock().unwrap().note(strike.kind, world.record().used));
@@ -81,7 +93,7 @@ pub fn run_fault(
         let outcome = match outcome {
             Err(Trouble::Store(_)) if is_struck => world.resolve(deed),
             Ok(()) if since == Some(STEPS_UNTIL_MENDED) => {
-                world.fs.heal();
+                world.heal();
                 world.check_now()
             }
             outcome => outcome,
@@ -93,11 +105,23 @@ pub fn run_fault(
 }
 
 impl World {
+    /// Returns `true` if the fault has come.
+    pub fn is_struck(&self) -> bool {
+        self.fs.fault_count() > 0 || self.around.bucket.as_ref().is_some_and(|it| it.failed() > 0)
+    }
+
+    fn heal(&self) {
+        self.fs.heal();
+        if let Some(bucket) = &self.around.bucket {
+            bucket.fail(Failure { failed: bucket.failed(), ..Failure::default() });
+        }
+    }
+
     /// Mends the fault after a step that failed, and takes the step into the record if it took effect.
     fn resolve(&mut self, deed: Deed) -> Outcome {
         // What the fault meets while it lasts.
         let _ = self.db.as_ref().map(|db| (db.flush(), db.step(), db.step()));
-        self.fs.heal();
+        self.heal();
         self.feed.has_hole = true;
         if deed == Deed::Use(Feature::Changes) {
             self.feed.forget();
@@ -159,7 +183,7 @@ impl World {
 
     /// The fault is over: nothing is lost, and the store is sound.
     fn finish(&mut self) -> Outcome {
-        self.fs.heal();
+        self.heal();
         self.settle()?;
         self.check_now()?;
         self.check_held()?;

@@ -78,7 +78,9 @@ impl World {
         self.record().used.add(feature);
         match feature {
             Feature::Batches => self.write(rng),
-            Feature::Transactions => self.transact(rng),
+            Feature::Transactions | Feature::Savepoints | Feature::Locks => {
+                self.transact(feature, rng)
+            }
             Feature::RangeDeletes => self.erase(rng, Some(keys(&mut rng.clone()))),
             Feature::Clear => self.erase(rng, None),
             Feature::Merges => self.merge(rng),
@@ -144,13 +146,17 @@ impl World {
         self.commit(ops, durability, |_| batch.commit(durability))
     }
 
-    /// A transaction that reads and writes, and one in four times another write to what it has read.
-    fn transact(&mut self, rng: &mut Rng) -> Outcome {
+    /// A transaction that reads and writes, and one in four times another write to what it has read. It locks what it
+    /// reads, or takes back what it wrote after a savepoint.
+    fn transact(&mut self, feature: Feature, rng: &mut Rng) -> Outcome {
         let name = self.ordinary(rng);
         let partition = self.db().open_partition(&name)?;
         let read = key(rng);
         let mut transaction = self.db().transaction();
-        let got = transaction.get(&partition, &read)?;
+        let got = match feature {
+            Feature::Locks => transaction.get_for_update(&partition, &read)?,
+            _ => transaction.get(&partition, &read)?,
+        };
         let written = self.written(&name);
         let expected = written.get(&read).map(|value| &value[..]);
         check(got.as_deref() == expected, || "a transaction reads something else".to_owned())?;
@@ -167,6 +173,14 @@ impl World {
             let value = self.value(len);
             transaction.put(&partition, &key, &value);
             ops.push(Op::put(&name, &key, &value));
+        }
+        if feature == Feature::Savepoints {
+            transaction.set_savepoint();
+            transaction.delete_range(&partition, keys(rng));
+            for _ in 0..rng.range(1..4) {
+                transaction.put(&partition, key(rng), "taken back");
+            }
+            transaction.rollback_to_savepoint()?;
         }
         if !is_late {
             return self.commit(ops, Durability::Sync, |_| transaction.commit(Durability::Sync));

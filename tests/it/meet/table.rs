@@ -20,6 +20,8 @@ macro_rules! features {
 features! {
     Batches,
     Transactions,
+    Savepoints,
+    Locks,
     RangeDeletes,
     Merges,
     Expiry,
@@ -89,10 +91,12 @@ pub enum Kind {
     PowerCut,
     /// The power is cut again while the store recovers.
     CutAgain,
+    /// Some calls of the bucket fail, before or after they have had their effect.
+    Bucket,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Once,
         Kind::Lasting,
         Kind::NoSpace,
@@ -103,6 +107,7 @@ impl Kind {
         Kind::Kill,
         Kind::PowerCut,
         Kind::CutAgain,
+        Kind::Bucket,
     ];
 }
 
