@@ -84,6 +84,8 @@ pub(crate) struct NodeView {
     pub(crate) micros: u64,
     /// A commit that it has.
     pub(crate) position: Option<Commit>,
+    /// It did not catch up for a read, and has not moved since.
+    pub(crate) is_stuck: bool,
 }
 
 /// Operations that a reader applies in a microsecond while it catches up, about (`docs/secondary.md`).
@@ -103,7 +105,13 @@ impl NodeView {
 
     /// Returns whether it serves level 3 with `token` at once, or about so.
     fn is_near(&self, token: Commit) -> bool {
-        self.has(token) || self.role == Some(NodeRole::Reader) && self.lacking(token) <= NEAR
+        let may_catch_up = self.role == Some(NodeRole::Reader) && !self.is_stuck;
+        self.has(token) || may_catch_up && self.lacking(token) <= NEAR
+    }
+
+    /// Returns whether it serves a strong read, as far as is known. A stuck reader lets each one wait, and refuses it then.
+    fn may_be_strong(&self, newest: Option<Commit>) -> bool {
+        !self.is_stuck || newest.is_some_and(|newest| self.has(newest))
     }
 
     /// Operations up to `newest` that it lacks.
@@ -169,15 +177,18 @@ fn strong(
 ) -> Option<usize> {
     let primary = primary_of(nodes);
     let newest = primary.and_then(|at| nodes[at].position);
+    let able = readers.iter().copied().filter(|at| nodes[*at].may_be_strong(newest));
+    let able: Vec<usize> = able.collect();
     let primary = primary.filter(|at| nodes[*at].role == Some(NodeRole::Primary));
-    match policy {
-        Policy::Optimal => primary.or_else(|| two(nodes, readers, random, None)),
-        Policy::Offloaded => two(nodes, readers, random, None).or(primary),
+    let found = match policy {
+        Policy::Optimal => primary.or_else(|| two(nodes, &able, random, None)),
+        Policy::Offloaded => two(nodes, &able, random, None).or(primary),
         Policy::Cost => {
-            let reader = two(nodes, readers, random, newest);
+            let reader = two(nodes, &able, random, newest);
             reader.into_iter().chain(primary).min_by_key(|at| nodes[*at].cost(newest))
         }
-    }
+    };
+    found.or_else(|| two(nodes, readers, random, None))
 }
 
 /// The cheaper one of two random nodes: less is known of all than it seems, and all routers would take the same best one.
@@ -209,16 +220,17 @@ mod tests {
         Commit { epoch: Epoch(epoch), seq: SeqNo::new(seq).unwrap() }
     }
 
-    /// `p` primary, `b` primary of a bucket, `r` reader, `f` reader of a bucket, `-` down; then the load, the time of a request and the position.
+    /// `p` primary, `b` primary of a bucket, `r` reader, `s` stuck one, `f` reader of a bucket, `-` down; then the load, the time of a request and the position.
     fn node(role: char, load: u64, micros: u64, position: Commit) -> NodeView {
+        let is_stuck = role == 's';
         let role = match role {
             'p' => Some(NodeRole::Primary),
             'b' => Some(NodeRole::BucketPrimary),
-            'r' => Some(NodeRole::Reader),
+            'r' | 's' => Some(NodeRole::Reader),
             'f' => Some(NodeRole::BucketReader),
             _ => None,
         };
-        NodeView { role, load, micros, position: Some(position) }
+        NodeView { role, load, micros, position: Some(position), is_stuck }
     }
 
     /// A name, the request, the nodes, and those that may be chosen.
@@ -250,6 +262,9 @@ mod tests {
         let buckets = [node('p', 0, 50, new), node('f', 0, 50, new), node('f', 0, 50, old)];
         let lonely_bucket = [node('b', 0, 50, new)];
         let both = [node('p', 0, 50, commit(2, 950)), node('p', 0, 50, commit(3, 940))];
+        let stuck = [node('p', 99, 50, new), node('r', 9, 50, old), node('s', 0, 50, old)];
+        let all_stuck = [node('p', 99, 50, new), node('s', 0, 50, old)];
+        let none_moves = [node('p', 99, 50, new), node('s', 0, 50, old), node('s', 0, 50, new)];
         let all_down = [node('-', 0, 50, new)];
         let cases: &[Case<'_>] = &[
             ("writes go to the primary", Cost, Write, &all, &[0]),
@@ -272,6 +287,12 @@ mod tests {
             ("or a reader that catches up", Offloaded, Session(commit(2, 901)), &buckets, &[1, 2]),
             ("the primary of a bucket, too", Cost, Session(new), &lonely_bucket, &[0]),
             ("a later epoch is another history", Optimal, Session(commit(3, NEAR + 1)), &all, &[0]),
+            ("level 3 takes no stuck reader", Offloaded, Session(new), &stuck, &[1]),
+            ("and no strong read does", Offloaded, Strong, &stuck, &[1]),
+            ("unless the reader lacks nothing", Offloaded, Strong, &none_moves, &[2]),
+            ("the primary is better", Offloaded, Session(new), &all_stuck, &[0]),
+            ("it is better than none", Offloaded, Strong, &all_stuck[1..], &[0]),
+            ("a weak read takes it", Cost, Weak, &stuck, &[2]),
             ("level 4 takes a reader", Cost, Prefix, &all, &[1, 2]),
             ("level 5 the less loaded of two", Cost, Weak, &busy, &[2]),
             ("or the primary", Cost, Weak, &alone, &[0]),

@@ -98,6 +98,8 @@ pub(crate) struct Node {
     micros: AtomicU64,
     /// The list does not have it any more.
     is_leaving: AtomicBool,
+    /// It did not catch up for a read, and its position has not changed since.
+    is_stuck: AtomicBool,
     known: Mutex<Known>,
     pub(crate) counts: NodeCounts,
     /// The connection of the questions.
@@ -111,6 +113,7 @@ impl Node {
             load: AtomicU64::new(0),
             micros: AtomicU64::new(0),
             is_leaving: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
             known: Mutex::default(),
             counts: NodeCounts::default(),
             link: tokio::sync::Mutex::new(None),
@@ -124,6 +127,7 @@ impl Node {
             load: self.load.load(Ordering::Relaxed),
             micros: self.micros.load(Ordering::Relaxed),
             position: known.position,
+            is_stuck: self.is_stuck.load(Ordering::Relaxed),
         }
     }
 
@@ -139,6 +143,13 @@ impl Node {
     /// Notes that it does not answer, or is not what it was. It gets requests again after the next question.
     pub(crate) fn doubt(&self) {
         self.known.lock().role = None;
+    }
+
+    /// Notes that it has refused a read. If it did not catch up, each further one would wait as long.
+    pub(crate) fn refused(&self, reply: &[u8]) {
+        if reply.starts_with(b"-NOTYET ") {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Counts `requests` until the end of what is returned.
@@ -168,7 +179,11 @@ impl Node {
         if known.role.is_none() {
             *kept = None;
         }
-        *self.known.lock() = known;
+        let mut last = self.known.lock();
+        if known.position != last.position {
+            self.is_stuck.store(false, Ordering::Relaxed);
+        }
+        *last = known;
     }
 }
 

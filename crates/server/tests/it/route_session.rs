@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use server::{Place, Policy, Role, Server, Wanted};
 
-use crate::client::{Client, options, primary, reader};
+use crate::client::{Client, options, primary, reader, until};
 use crate::commands::check;
 use crate::route::{node, of_servers, routed, usual};
 
@@ -130,5 +130,44 @@ fn a_level_of_sessions_does_not_break_a_transaction() {
         ],
     );
     assert_eq!(client.pipeline(&["MULTI", "GET a", "EXEC", "GET a"])[2..], ["[2]", "2"]);
+    router.stop();
+}
+
+/// Each one would wait at it for as long as a read may.
+#[test]
+fn a_reader_that_does_not_catch_up_gets_no_further_read_until_it_moves() {
+    let reads = Arc::new(AtomicU64::new(0));
+    let position = Arc::new(AtomicU64::new(4));
+    let seen = (reads.clone(), position.clone());
+    let stuck = node(move |words| match words[0].as_str() {
+        "SCID.GET" => {
+            seen.0.fetch_add(1, Ordering::SeqCst);
+            Some(b"-NOTYET wait\r\n".to_vec())
+        }
+        "INFO" => {
+            let at = seen.1.load(Ordering::SeqCst);
+            let info = format!("role:slave\r\nscid_token:1-{at}\r\n");
+            Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes())
+        }
+        _ => Some(usual("slave", words)),
+    });
+    let primary = node(|words| match words[0].as_str() {
+        "SCID.GET" => Some(b"$1\r\n2\r\n".to_vec()),
+        _ => Some(usual("master", words)),
+    });
+    let router = routed(vec![primary, stuck], Policy::Offloaded);
+    let mut client = Client::at(router.address());
+    let expected = [("SCID.GET a LEVEL 1", "2"), ("SCID.GET a TOKEN 1-5", "2")];
+    check(&mut client, &expected);
+    assert_eq!(reads.load(Ordering::SeqCst), 1);
+    for _ in 0..3 {
+        check(&mut client, &expected[1..]);
+    }
+    assert_eq!(reads.load(Ordering::SeqCst), 1);
+    position.store(3, Ordering::SeqCst);
+    until("a read after a change of the position", || {
+        check(&mut client, &expected[1..]);
+        reads.load(Ordering::SeqCst) > 1
+    });
     router.stop();
 }

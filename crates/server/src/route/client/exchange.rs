@@ -160,6 +160,10 @@ impl Client {
                     if item.is_change() {
                         node.doubt();
                     } else {
+                        // It would refuse a session without its token, whatever it has.
+                        if !self.session.is_token_lost {
+                            node.refused(reply);
+                        }
                         item.avoid.push(batch.node);
                     }
                 }
