@@ -36,7 +36,9 @@ impl Crate {
         for (module, code) in files {
             let mut rest = code.clone();
             let mut uses = BTreeSet::new();
-            for at in word_starts(code, "use") {
+            let uses_at = word_starts(code, "use").into_iter();
+            // `impl Trait + use<>` imports nothing.
+            for at in uses_at.filter(|at| !code[at + 3..].starts_with('<')) {
                 let end = at + code[at..].find(';').unwrap_or(code.len() - at);
                 for (path, name) in use_paths(&code[at + 3..end], &[]) {
                     let target = all.absolute(&path, module);
