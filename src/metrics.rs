@@ -273,7 +273,7 @@ static METRICS: &[Metric] = metrics! {
         Gauge storage_failure "storage_failing" "1 while a storage that works in the background fails, otherwise 0.";
         Gauge stalls "stalled_partitions" "Partitions whose writers are delayed.";
         Gauge background_errors "background_failures" "Failures of background work without a later success.";
-        Gauge damage "compaction_damage" "1 if a compaction found damage and skips the tables until the next open, otherwise 0.";
+        Gauge damage "compaction_damage" "1 while compactions skip a table in which they found damage, otherwise 0.";
         Gauge listener_panic "listener_panicked" "1 if an event listener has panicked since the open, otherwise 0.";
         Gauge clock_jump "clock_jumped" "1 while entries or tables that expire wait for a calendar that jumped, otherwise 0.";
         Gauge sealed_memtable_bytes.value "sealed_memtable_bytes" "Memory of sealed memtables, over all partitions.";

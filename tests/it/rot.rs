@@ -4,11 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{Fs, MemFs};
-use siltstone::{Db, Error, Options, Partition, PartitionOptions};
+use siltstone::{BackgroundMode, Db, Error, Options, Partition, PartitionOptions};
 
 fn open(fs: &MemFs) -> Db {
+    open_with(fs, BackgroundMode::Threads)
+}
+
+fn open_with(fs: &MemFs, mode: BackgroundMode) -> Db {
     Db::builder("/db")
         .fs(Arc::new(fs.clone()))
+        .background(mode)
         .options(Options::new().write_buffer_bytes(16 << 10).cache_bytes(0))
         .random(|| 7)
         .open()
@@ -79,4 +84,44 @@ fn damage_in_one_partition_fails_no_write_in_others_and_goes_with_it() {
     db.wait_idle().unwrap();
     assert!(db.verify(Default::default()).unwrap().is_sound());
     assert!(db.stats().background_error.is_none());
+}
+
+/// A partition with a table that a compaction found damaged; `count` more values.
+fn damaged(fs: &MemFs, count: u32) -> (Db, Partition, Result<(), Error>) {
+    let db = open_with(fs, BackgroundMode::Stepped);
+    let p = db.partition_with("p", small()).unwrap();
+    write(&p, 20).unwrap();
+    db.flush().unwrap();
+    rot(fs);
+    let written = write(&p, count);
+    db.wait_idle().unwrap();
+    assert!(db.health().damage.is_some());
+    (db, p, written)
+}
+
+/// All goes on after the deletion of what the damaged table has.
+fn check_healed(db: &Db, p: &Partition) {
+    write(p, 4000).unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.health().damage, None);
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+    assert_eq!(p.iter().count(), 50);
+}
+
+/// It kept its place, and the tables that were merged with it theirs, until the next open.
+#[test]
+fn a_damaged_table_that_no_reader_sees_holds_nothing_up() {
+    for clears in [true, false] {
+        let fs = MemFs::new();
+        let (db, p, written) = damaged(&fs, 40);
+        written.unwrap();
+        let snapshot = db.snapshot();
+        let range = 0_u32.to_be_bytes()..20_u32.to_be_bytes();
+        if clears { p.clear() } else { p.delete_range(range) }.unwrap();
+        db.wait_idle().unwrap();
+        assert!(db.health().damage.is_some(), "the snapshot sees it");
+        drop(snapshot);
+        check_healed(&db, &p);
+    }
 }

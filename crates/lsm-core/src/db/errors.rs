@@ -99,7 +99,7 @@ pub enum Resume {
     Retry,
     /// The store writes its memtables to new files and begins a new log. It retries until it succeeds.
     Rewrite,
-    /// Compactions skip the damaged table until the next open. All other work continues.
+    /// Compactions skip the damaged table until the next open, or until no reader sees it. All other work continues.
     LeftAlone,
 }
 

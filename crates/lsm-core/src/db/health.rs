@@ -121,7 +121,7 @@ pub struct Health {
     pub stalls: Vec<StallHealth>,
     /// Failures of background work without a later success.
     pub background_errors: Vec<BackgroundFailure>,
-    /// Damage that a compaction found: compactions skip these tables until the next open.
+    /// Damage that a compaction found: compactions skip these tables until the next open, or until no reader sees them.
     pub damage: Option<String>,
     /// The last panic of an event listener since the open. The listener still gets later events, and
     /// the panic failed no work.

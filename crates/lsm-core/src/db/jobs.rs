@@ -9,8 +9,8 @@
 //! 2. Two compactions share no input and no output range: `Busy`, claimed and released under one
 //!    lock. A version is read under that lock, and a claim is released after the view has the
 //!    result, so no job sees inputs that are removed.
-//! 3. A table that turned out damaged stays claimed: it is not compacted again until the next open,
-//!    and the rest of the partition continues.
+//! 3. A table that turned out damaged stays claimed: it is not compacted again until the next open, or until no
+//!    reader sees it, and the rest of the partition continues.
 
 mod env;
 mod repairs;
@@ -28,7 +28,7 @@ pub(super) use env::DbJobsEnv;
 pub(super) use repairs::RepairStep;
 pub(super) use triggers::{ErasedShare, erasable};
 
-use triggers::{JobsState, PickContext};
+use triggers::{Claims, JobsState, PickContext};
 
 use super::spans::SpanReaders;
 use crate::compaction::{Compaction, Finish, RangePick, ingest_level};
@@ -301,6 +301,7 @@ impl Jobs {
         let claim = state.claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
         let context = PickContext::of(&*self.env);
+        claim.release_unseen(partition, &context.held);
         let mut picked = claim.pick_range(partition, &version, &context, &goal, &NONE)?;
         // Last, because what the other steps rewrite is done then.
         if matches!(picked, RangePick::Done) && !version.spans.is_empty() {
@@ -316,12 +317,12 @@ impl Jobs {
             // Only the end of a running job can unblock it. Without one the caller would wait for
             // ever.
             RangePick::Blocked if claim.running > 0 => RangeStep::Wait,
-            RangePick::Blocked => RangeStep::Stuck(claim.damage.clone()),
+            RangePick::Blocked => RangeStep::Stuck(claim.damage()),
         })
     }
 
     /// Releases a claim: with the new tables of the compaction, which are in the view, or with its
-    /// error. Damaged inputs stay claimed.
+    /// error. A damaged input stays claimed; all of them do if the error names none.
     pub(super) fn finish(&self, claimed: &Claimed, outcome: Result<&[SstMeta], &Error>) {
         let Claimed { partition, compaction, .. } = claimed;
         let mut state = self.state.lock();
@@ -334,9 +335,11 @@ impl Jobs {
                 claim.pointers.finished(compaction, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
-                // The claim stays. The inputs would fail again, and every new attempt would read
-                // them.
-                claim.damage.get_or_insert_with(|| error.clone());
+                // The claim of the damaged input stays. It would fail again, and every new attempt would read it.
+                claim.busy.release(compaction);
+                let damaged = named_input(compaction, error).unwrap_or_else(|| compaction.clone());
+                claim.busy.claim(&damaged);
+                claim.damaged.push((damaged, error.clone()));
             }
             Err(_) => claim.busy.release(compaction),
         }
@@ -412,7 +415,7 @@ impl Jobs {
     pub(super) fn failure_of(&self, partition: PartitionId) -> Option<Error> {
         let state = self.state.lock();
         let claim = state.claims.get(&partition)?;
-        claim.damage.clone().or_else(|| claim.failure.clone())
+        claim.damage().or_else(|| claim.failure.clone())
     }
 
     /// Forgets the failures of compactions of a dropped partition.
@@ -423,10 +426,18 @@ impl Jobs {
         }
     }
 
-    /// The first damage that a compaction met since the open.
+    /// The first damage that keeps tables from compactions.
     pub(super) fn damage(&self) -> Option<Error> {
-        self.state.lock().claims.values().find_map(|claim| claim.damage.clone())
+        self.state.lock().claims.values().find_map(Claims::damage)
     }
+}
+
+/// The claim of the input alone that the error names.
+fn named_input(compaction: &Compaction, error: &Error) -> Option<Compaction> {
+    let file = &error.damage()?.file;
+    let mut tables = compaction.tables();
+    let (level, table) = tables.find(|(_, it)| file.ends_with(it.meta.file_name().to_string()))?;
+    Some(Compaction::repair(level, table.clone()))
 }
 
 impl FlushTurn<'_> {

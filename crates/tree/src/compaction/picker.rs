@@ -172,16 +172,9 @@ impl Picker<'_> {
         })
     }
 
-    /// Returns `true` if no job has the table, all of its entries lie below a clear or deleted ranges, and no
-    /// snapshot that somebody holds sees one of them. A snapshot that is taken now is above those.
+    /// Returns `true` if no job has the table, and no reader sees an entry of it.
     fn is_cleared(&self, table: &Table) -> bool {
-        let meta = &table.meta;
-        if self.busy.has(meta.file) {
-            return false;
-        }
-        let Some(deleted) = self.version.deleted_above(meta) else { return false };
-        let first = self.held.partition_point(|snapshot| *snapshot < meta.oldest());
-        self.held.get(first).is_none_or(|snapshot| *snapshot >= deleted)
+        !self.busy.has(table.meta.file) && self.version.is_unseen(&table.meta, self.held)
     }
 
     /// The idle tables of a level in the order in which they should be compacted. Taking the table

@@ -151,6 +151,14 @@ impl PartitionVersion {
         }
     }
 
+    /// Returns `true` if all entries of a table lie below a clear or deleted ranges, and none of the live snapshots,
+    /// ascending, sees one of them. A snapshot that is taken now is above those.
+    pub fn is_unseen(&self, meta: &SstMeta, held: &[SeqNo]) -> bool {
+        let Some(deleted) = self.deleted_above(meta) else { return false };
+        let first = held.partition_point(|snapshot| *snapshot < meta.oldest());
+        held.get(first).is_none_or(|snapshot| *snapshot >= deleted)
+    }
+
     /// Calls `see` with the tables that may have an entry which `span` hides, until it returns `false`; returns
     /// `false` then.
     pub fn tables_below(

@@ -60,9 +60,9 @@ impl Jobs {
             return RepairStep::Final;
         }
         if claim.busy.has(file) {
-            // A table whose damage is final stays claimed, and no job has it.
             // The jobs that run may have this one, and end.
-            let is_final = claim.damage.is_some() && claim.running == 0;
+            let mut damaged = claim.damaged.iter().flat_map(|(job, _)| job.tables());
+            let is_final = damaged.any(|(_, it)| it.meta.file == file);
             return if is_final { RepairStep::Final } else { RepairStep::Wait };
         }
         let version = partition.view().version.clone();

@@ -102,6 +102,20 @@ fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
 }
 
 #[test]
+fn the_sound_inputs_of_a_damaged_compaction_are_given_back() {
+    let env = env(vec![partition(1, "L5: 5:a-c*2000 6:d-f*2000\nL6: 7:a-f*9000")]);
+    let jobs = Jobs::new(env.clone());
+    let damaged = pick(&jobs).expect("level 5 is due");
+    let (_, table) = damaged.compaction.tables().next().expect("it has inputs");
+    assert_eq!(table.meta.file, FileNo(5));
+    let rotten = Error::corruption(format!("/db/{}", table.meta.file_name()), 0, "rotten");
+    jobs.finish(&damaged, Err(&rotten));
+    let other = pick(&jobs).expect("level 5 is due");
+    let inputs: Vec<_> = other.compaction.tables().map(|(_, table)| table.meta.file.0).collect();
+    assert_eq!(inputs, [6, 7]);
+}
+
+#[test]
 fn a_partition_whose_last_compaction_failed_comes_last() {
     let heavy = "L0: 4:a-b 3:a-b 2:a-b 1:a-b";
     let light = "L0: 2:a-b 1:a-b";

@@ -43,8 +43,8 @@ pub(super) struct Claims {
     pub(super) running: usize,
     /// The error of the last one, if it failed: other partitions come first.
     pub(super) failure: Option<Error>,
-    /// Why some tables stay claimed.
-    pub(super) damage: Option<Error>,
+    /// The compactions that met damage, as far as their inputs stay claimed.
+    pub(super) damaged: Vec<(Compaction, Error)>,
     /// Tables that repairs made, or could not repair, and how many repairs in a row led to each.
     pub(super) repairs: HashMap<FileNo, u32>,
     /// `true` if a table keeps entries for snapshots, held or released, has some that expire, or
@@ -244,6 +244,27 @@ impl Claims {
         }
     }
 
+    /// The first damage that keeps tables claimed.
+    pub(super) fn damage(&self) -> Option<Error> {
+        self.damaged.first().map(|(_, error)| error.clone())
+    }
+
+    /// Releases the damaged tables that no reader sees since a clear or a deletion of ranges: they are dropped
+    /// unread. With a value store they would be read, and fail again.
+    pub(super) fn release_unseen(&mut self, partition: &PartitionState, held: &[SeqNo]) {
+        if self.damaged.is_empty() || partition.store().is_some() {
+            return;
+        }
+        let version = partition.view().version.clone();
+        self.damaged.retain(|(job, _)| {
+            let is_seen = !job.tables().all(|(_, table)| version.is_unseen(&table.meta, held));
+            if !is_seen {
+                self.busy.release(job);
+            }
+            is_seen
+        });
+    }
+
     /// The compaction that is due, with the version that it was picked from.
     fn pick(
         &mut self,
@@ -256,6 +277,7 @@ impl Claims {
             return Ok(None);
         }
         let version = partition.view().version.clone();
+        self.release_unseen(partition, &context.held);
         // Below a clear sequence a table may wait for a snapshot to be released.
         let newest_clear = version.clear_seqs.all().last();
         self.waits_for_time =
