@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{Fs, MemFs};
-use siltstone::{BackgroundMode, Db, Error, Options, Partition, PartitionOptions};
+use siltstone::{BackgroundMode, Db, Durability, Error, Options, Partition, PartitionOptions};
 
 fn open(fs: &MemFs) -> Db {
     open_with(fs, BackgroundMode::Threads)
@@ -123,5 +123,27 @@ fn a_damaged_table_that_no_reader_sees_holds_nothing_up() {
         assert!(db.health().damage.is_some(), "the snapshot sees it");
         drop(snapshot);
         check_healed(&db, &p);
+    }
+}
+
+/// Clears were refused as puts are, so that only a drop of the partition was left.
+#[test]
+fn deletions_pass_where_damage_stops_writes() {
+    for reopens in [false, true] {
+        for clears in [true, false] {
+            let fs = MemFs::new();
+            let (mut db, mut p, written) = damaged(&fs, 4000);
+            written.unwrap_err();
+            if reopens {
+                drop((p, db));
+                db = open_with(&fs, BackgroundMode::Stepped);
+                p = db.partition("p").unwrap();
+            }
+            let both = db.batch().clear(&p).put(&p, "key", "value");
+            both.commit(Durability::Os).unwrap_err();
+            let range = 0_u32.to_be_bytes()..50_u32.to_be_bytes();
+            if clears { p.clear() } else { p.delete_range(range) }.unwrap();
+            check_healed(&db, &p);
+        }
     }
 }

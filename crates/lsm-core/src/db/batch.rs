@@ -33,6 +33,8 @@ pub struct Batch {
     /// Handles of values that went to a value store; dropped uncommitted, they are discarded.
     pending: Vec<PendingHandle>,
     bytes: u64,
+    /// The number of clears and deletions of ranges.
+    erasures: usize,
     requirements: Vec<Requirement>,
     refused: Option<Error>,
 }
@@ -58,6 +60,7 @@ impl Batch {
             sections: Vec::new(),
             pending: Vec::new(),
             bytes: 0,
+            erasures: 0,
             requirements: Vec::new(),
             refused: None,
         }
@@ -144,6 +147,7 @@ impl Batch {
             Ok(()) => {
                 let at = self.section_of(partition.state());
                 self.sections[at].2.push(EntryKind::Clear, &[], &[]);
+                self.erasures += 1;
             }
             Err(refused) => self.refused = Some(refused),
         }
@@ -191,6 +195,7 @@ impl Batch {
         self.check_room(partition, len)?;
         let at = self.section_of(state);
         self.sections[at].2.push(EntryKind::DeleteRange, &span.start, end);
+        self.erasures += 1;
         self.bytes += len;
         Ok(())
     }
@@ -400,9 +405,11 @@ impl Batch {
         db.ownership.check_process()?;
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
+        // A batch that only frees space counts as empty: damage must not refuse what removes it.
+        let bytes = if self.erasures == self.len() { 0 } else { self.bytes.max(1) };
         // Before the sections are hashed and before any lock: a delayed writer holds nothing
         // that others need.
-        db.scheduler.admit(states(), self.bytes, options)?;
+        db.scheduler.admit(states(), bytes, options)?;
         let requirements =
             (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
         let mut sections = self.sections.iter_mut();

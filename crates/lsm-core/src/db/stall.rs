@@ -268,10 +268,11 @@ impl Stall {
         worst
     }
 
-    /// Delays a write of `bytes` bytes according to its partitions' pressure.
+    /// Delays a write of `bytes` bytes according to its partitions' pressure. One of no bytes only deletes, and may
+    /// be what ends the pressure.
     ///
     /// # Errors
-    /// If writes are stopped for a reason that background work cannot remove at present.
+    /// If writes are stopped for a reason that background work cannot remove at present, and `bytes` is not 0.
     #[inline]
     pub(super) fn admit<'a>(
         &self,
@@ -349,21 +350,21 @@ impl Stall {
             return if stopped { self.try_admit(each(), bytes) } else { Ok(()) };
         }
         if let Some(step) = step {
-            return self.step_until_admitted(step, partitions);
+            return self.step_until_admitted(step, partitions, bytes);
         }
         let env = &*self.env;
         // Listeners get the stall before this thread sleeps.
         env.deliver();
         let started = env.now();
         // First until writes continue at all, then for the price of this one.
-        let admitted = self.wait_while_stopped(partitions);
+        let admitted = self.wait_while_stopped(partitions, bytes);
         let paid = admitted.and_then(|()| self.pay(partitions, bytes));
         let waited = env.now().saturating_sub(started);
         env.counters().stall_nanos.add(waited.as_nanos() as u64);
         paid
     }
 
-    fn wait_while_stopped(&self, partitions: &[&PartitionState]) -> Result<()> {
+    fn wait_while_stopped(&self, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let env = &*self.env;
         loop {
             // Taken before the look: news during it ends the wait below at once. The lock is not
@@ -376,7 +377,7 @@ impl Stall {
             if let Some((partition, pressure)) = self.hardest(partitions)
                 && let Some(error) = env.obstacle(partition, pressure.cause)
             {
-                return Err(stopped_by(&self.why(partitions), error));
+                return may_pass(bytes, stopped_by(&self.why(partitions), error));
             }
             let mut held = self.held.lock();
             while held.news == seen {
@@ -421,15 +422,19 @@ impl Stall {
         &self,
         step: &dyn Fn() -> Result<bool>,
         partitions: &[&PartitionState],
+        bytes: u64,
     ) -> Result<()> {
         while self.worst(partitions.iter().copied()) >= STOP {
             self.env.check_open()?;
-            let is_done = step().map_err(|error| stopped_by(&self.why(partitions), error))?;
-            if !is_done {
-                let why = self.why(partitions);
-                let message =
-                    format!("writes are stopped, and no background work is left to do: {why}");
-                return Err(Error::new(ErrorKind::Io, message));
+            match step() {
+                Ok(true) => {}
+                Ok(false) => {
+                    let why = self.why(partitions);
+                    let message =
+                        format!("writes are stopped, and no background work is left to do: {why}");
+                    return may_pass(bytes, Error::new(ErrorKind::Io, message));
+                }
+                Err(error) => return may_pass(bytes, stopped_by(&self.why(partitions), error)),
             }
         }
         Ok(())
@@ -460,6 +465,11 @@ fn wait_nanos(bytes: u64, pressure: u32) -> u64 {
     let pressure = u64::from(pressure);
     let full = u64::from(STOP) * u64::from(STOP);
     (bytes.saturating_mul(NANOS_PER_KIB) / 1024).saturating_mul(pressure * pressure) / full
+}
+
+/// The answer to a write of `bytes` bytes that waits in vain.
+fn may_pass(bytes: u64, error: Error) -> Result<()> {
+    if bytes == 0 { Ok(()) } else { Err(error) }
 }
 
 fn stopped_by(why: &str, error: Error) -> Error {

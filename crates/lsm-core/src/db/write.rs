@@ -220,7 +220,8 @@ fn write_one(
         EntryKind::Operand => check_operand(state, key, value)?,
         _ => check_value(&db.setup.options, state, value)?,
     }
-    let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
+    // Of no bytes are only deletions that nothing may hold up.
+    let bytes = (key.len() as u64 + inline_bytes(state, kind, value.len() as u64)).max(1);
     check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
     db.scheduler.admit(std::iter::once(&**state), bytes, options)?;

@@ -141,7 +141,7 @@ fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
         }
         sound.join().unwrap().unwrap();
     });
-    let refused = stall.wait_while_stopped(&[&partitions[0]]).unwrap_err();
+    let refused = stall.wait_while_stopped(&[&partitions[0]], 1).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corruption);
     partitions[0].mark_dropped(0);
     stall.admit(None, one(&partitions[0]), 10).unwrap();
