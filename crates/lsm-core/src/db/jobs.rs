@@ -327,7 +327,8 @@ impl Jobs {
         let Claimed { partition, compaction, .. } = claimed;
         let mut state = self.state.lock();
         let claim = state.leave(partition.id);
-        claim.failure = outcome.err().cloned();
+        // Damage has no second attempt that others should come before.
+        claim.failure = outcome.err().filter(|error| !error.is_corruption()).cloned();
         match outcome {
             Ok(outputs) => {
                 claim.busy.release(compaction);
@@ -410,12 +411,17 @@ impl Jobs {
         self.state.lock().running > 0
     }
 
-    /// The reason why compactions of a partition make no progress: damage that they met, or the
-    /// error of the last one.
-    pub(super) fn failure_of(&self, partition: PartitionId) -> Option<Error> {
-        let state = self.state.lock();
-        let claim = state.claims.get(&partition)?;
-        claim.damage().or_else(|| claim.failure.clone())
+    /// The reason why compactions of a partition make no progress: the error of the last one, or damage if
+    /// nothing else runs or is due.
+    pub(super) fn failure_of(&self, partition: &PartitionState) -> Option<Error> {
+        let mut state = self.state.lock();
+        let claim = state.claims.get(&partition.id)?;
+        let damage = claim.damage().filter(|_| claim.busy.claims() == claim.damaged.len());
+        if claim.failure.is_some() || damage.is_none() {
+            return claim.failure.clone();
+        }
+        let picked = state.look_at(partition, &PickContext::of(&*self.env));
+        damage.filter(|_| matches!(picked, Ok(None)))
     }
 
     /// Forgets the failures of compactions of a dropped partition.

@@ -268,10 +268,9 @@ impl Busy {
         self.files.contains(&file)
     }
 
-    /// Returns `true` if no job runs.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn is_empty(&self) -> bool {
-        self.outputs.is_empty()
+    /// The number of jobs and of reserved ranges.
+    pub fn claims(&self) -> usize {
+        self.outputs.len()
     }
 
     /// Returns `true` if a running job may write into the range of the level.

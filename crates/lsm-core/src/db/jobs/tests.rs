@@ -115,6 +115,22 @@ fn the_sound_inputs_of_a_damaged_compaction_are_given_back() {
     assert_eq!(inputs, [6, 7]);
 }
 
+/// One damaged table failed each write that met a stall, however short, until the next open.
+#[test]
+fn damage_is_in_the_way_only_if_nothing_else_runs_or_is_due() {
+    let env = env(vec![partition(1, BOTH_DUE)]);
+    let partition = &env.partitions[0];
+    let jobs = Jobs::new(env.clone());
+    let damaged = pick(&jobs).expect("two are due");
+    jobs.finish(&damaged, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
+    assert!(jobs.failure_of(partition).is_none(), "another one is due");
+    let other = pick(&jobs).expect("the other is sound");
+    assert!(jobs.failure_of(partition).is_none(), "another one runs");
+    jobs.finish(&other, Err(&Error::corruption("/db/6.sst", 0, "rotten")));
+    assert!(jobs.failure_of(partition).expect("nothing is left").is_corruption());
+    assert!(pick(&jobs).is_none());
+}
+
 #[test]
 fn a_partition_whose_last_compaction_failed_comes_last() {
     let heavy = "L0: 4:a-b 3:a-b 2:a-b 1:a-b";
@@ -267,7 +283,7 @@ fn a_filter_that_panics_about_its_times_fails_the_pick_of_its_partition_alone() 
     let refused = jobs.pick().err().expect("nothing else is due");
     assert_eq!(refused.kind(), ErrorKind::HookPanicked, "{refused}");
     assert!(jobs.has_work(), "the partition is looked at again");
-    assert!(jobs.failure_of(PartitionId(1)).is_some());
+    assert!(jobs.failure_of(&env.partitions[0]).is_some());
 }
 
 /// A pick looked at every partition, and at every table of each.

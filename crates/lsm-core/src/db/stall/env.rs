@@ -81,7 +81,7 @@ impl StallEnv for DbStallEnv {
         match cause {
             // Every flush of any partition lowers the sum, so any failing one is an obstacle.
             StallCause::Sealed => self.background.failure_of(Reason::Flush),
-            StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition.id),
+            StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition),
         }
     }
 
