@@ -1,13 +1,28 @@
-//! Operands over values in chunk files.
+//! Operands over long values, in memory and in chunk files.
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use lsm_core::fs::{Fs, MemFs};
-use siltstone::{ErrorKind, LargeValueOptions};
+use siltstone::{Db, ErrorKind, LargeValueOptions};
 
 use super::{check, list, live_operands, of};
 use crate::filled::open;
+
+/// Each 64th operand copied the whole value, which was counted as memory and thrown away: after some thousands the
+/// memtable was flushed.
+#[test]
+fn short_operands_of_a_long_value_are_not_folded_by_their_insertion() {
+    let db = Db::builder("/db").fs(Arc::new(MemFs::new())).open().unwrap();
+    let p = db.partition_with("p", list()).unwrap();
+    p.put("key", vec![b'x'; 1 << 20]).unwrap();
+    for _ in 0..5000 {
+        p.merge("key", "0123456789").unwrap();
+    }
+    assert_eq!((p.stats().operands_folded, db.stats().flush_count), (0, 0));
+    assert_eq!(p.get("key").unwrap().unwrap().len(), (1 << 20) + 5000 * 11);
+}
 
 #[test]
 fn operands_are_folded_into_large_values_by_compactions() {

@@ -71,27 +71,27 @@ impl Folds {
 }
 
 /// The end of a chain of operands.
-pub(super) struct Below {
+pub(super) struct Below<'a> {
     /// The older bytes into which the operands are folded.
-    pub(super) base: Option<Vec<u8>>,
+    pub(super) base: Option<&'a [u8]>,
     /// The oldest version in `base`, if that is a fold.
     pub(super) from: Option<SeqNo>,
     pub(super) is_whole: bool,
 }
 
 /// The operands from `newest` down, the newest first, to the newest known fold, or to what is no operand.
-pub(super) fn chain(
-    newest: VersionRef<'_>,
+pub(super) fn chain<'a>(
+    newest: VersionRef<'a>,
     floor: SeqNo,
-    known: Option<(SeqNo, Folded)>,
-) -> (Vec<VersionRef<'_>>, Below) {
+    known: Option<&'a (SeqNo, Folded)>,
+) -> (Vec<VersionRef<'a>>, Below<'a>) {
     let mut operands = Vec::new();
     let mut below = Below { base: None, from: None, is_whole: false };
     let mut at = Some(newest);
     while let Some(version) = at {
         let seq = version.trailer().seq();
-        if let Some((_, folded)) = known.as_ref().filter(|(through, _)| *through == seq) {
-            below.base = Some(folded.bytes.to_vec());
+        if let Some((_, folded)) = known.filter(|(through, _)| *through == seq) {
+            below.base = Some(&folded.bytes);
             below.from = Some(folded.from);
             below.is_whole = folded.is_whole;
             break;
@@ -103,7 +103,7 @@ pub(super) fn chain(
         match version.trailer().kind() {
             Some(EntryKind::Operand) => operands.push(version),
             Some(EntryKind::Value) => {
-                below.base = Some(version.value().to_vec());
+                below.base = Some(version.value());
                 below.is_whole = true;
                 break;
             }

@@ -27,6 +27,19 @@ impl Memtable {
         floor: SeqNo,
         operator: &AttachedOperator,
     ) -> Result<Option<Folded>> {
+        Ok(self.fold_chain(key, seq, floor, operator, false)?.map(|(folded, _)| folded))
+    }
+
+    /// As [`Memtable::fold`]; says whether the fold was remembered. With `only_to_remember`, a fold that is not worth it
+    /// by the length of the older bytes is not made.
+    fn fold_chain(
+        &self,
+        key: &[u8],
+        seq: SeqNo,
+        floor: SeqNo,
+        operator: &AttachedOperator,
+        only_to_remember: bool,
+    ) -> Result<Option<(Folded, bool)>> {
         let node = self.list().find(key);
         let Some(newest) = node.and_then(|node| node.newest().at_most(Trailer::seek(seq))) else {
             return Ok(None);
@@ -36,19 +49,25 @@ impl Memtable {
             return Ok(None);
         }
         let known = self.folds.find(key, seq, floor);
-        let (operands, below) = chain(newest, floor, known);
+        let (operands, below) = chain(newest, floor, known.as_ref());
         let bytes = operands.iter().map(|operand| operand.value().len()).sum::<usize>();
+        let is_long = operands.len() >= VERSIONS_BETWEEN_FOLDS as usize / 2;
+        let base_len = below.base.map_or(0, <[u8]>::len);
+        if only_to_remember && !(is_long && bytes >= base_len / 4) {
+            return Ok(None);
+        }
         let oldest_first = operands.iter().rev().map(|operand| operand.value());
         let oldest = operands.last().map_or(SeqNo::ZERO, |operand| operand.trailer().seq());
-        let folded: Arc<[u8]> = operator.fold(key, below.base, oldest_first)?.into();
+        let folded: Arc<[u8]> =
+            operator.fold(key, below.base.map(<[u8]>::to_vec), oldest_first)?.into();
         let from = below.from.unwrap_or(oldest);
         let folded = Folded { bytes: folded, from, is_whole: below.is_whole };
-        let is_long = operands.len() >= VERSIONS_BETWEEN_FOLDS as usize / 2;
-        if is_long && bytes >= folded.bytes.len() / 4 {
+        let is_remembered = is_long && bytes >= folded.bytes.len() / 4;
+        if is_remembered {
             self.folds
                 .remember(key, Fold { through: newest.trailer().seq(), folded: folded.clone() });
         }
-        Ok(Some(folded))
+        Ok(Some((folded, is_remembered)))
     }
 
     /// Folds the operands of a key on which `entry` was just put, on top of so many versions. Under the lock of the log's
@@ -67,7 +86,7 @@ impl Memtable {
         let cleared = self.clear_at(seq).unwrap_or(SeqNo::ZERO);
         let floor = cleared.max(self.span_at(key, seq));
         // What the operator cannot fold stays as it is. The reads of the key return the error.
-        if let Ok(Some(folded)) = self.fold(key, seq, floor, operator) {
+        if let Ok(Some((folded, true))) = self.fold_chain(key, seq, floor, operator, true) {
             add(&self.bytes, (key.len() + folded.bytes.len()) as u64);
         }
     }
