@@ -166,6 +166,23 @@ fn covered_tables_are_deleted_unread() {
     assert_eq!((p.keys().count(), p.first().unwrap()), (0, None));
 }
 
+/// Each deletion sealed a memtable for a table that an unflushed deletion covered already.
+#[test]
+fn what_is_deleted_again_before_a_flush_seals_one_memtable() {
+    let db = open(&MemFs::new());
+    let p = filled(&db, small());
+    db.flush().unwrap();
+    for _ in 0..20 {
+        p.delete_range(key(0)..key(10_000)).unwrap();
+        assert_eq!(p.stats().sealed_memtable_count, 1);
+    }
+    p.clear().unwrap();
+    for _ in 0..20 {
+        p.delete_range(key(0)..key(9999)).unwrap();
+        assert_eq!(p.stats().sealed_memtable_count, 2);
+    }
+}
+
 #[test]
 fn the_space_of_a_part_of_a_partition_comes_back_by_itself() {
     let fs = MemFs::new();

@@ -167,7 +167,10 @@ impl ReadView {
         meta.newest() < span.seq
             && span.contains(&meta.smallest.user)
             && span.contains(&meta.largest.user)
-            && self.version.deleted_above(meta).is_none()
+            && meta.newest() >= self.newest_fixed
+            && [&self.version.spans, &self.sealed_spans].iter().all(|spans| {
+                spans.above_all(&meta.smallest.user, &meta.largest.user, meta.newest()).is_none()
+            })
     }
 
     /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass.
