@@ -90,10 +90,6 @@ impl<'a> Installation<'a> {
     }
 }
 
-fn is_made(made: &[SstMeta], table: &Table) -> bool {
-    made.iter().any(|meta| meta.file == table.meta.file)
-}
-
 /// Returns an error if a sync of the store failed since a job began: its values may have been in
 /// it.
 pub(super) fn check_synced(store: &AttachedStore, values: &JobValues) -> Result<()> {
@@ -186,7 +182,7 @@ impl Installer {
         &self,
         current: &PartitionVersion,
         changes: &mut Vec<Change>,
-        erased: ErasedTables<'_>,
+        erased: &ErasedTables<'_>,
     ) {
         update_clear_seqs(current, changes);
         update_spans(current, changes, erased, &self.jobs.span_readers());
@@ -218,8 +214,9 @@ impl Installer {
             return Ok(false);
         };
         changes.extend(self.spent_gaps(partition, current, &removed, made, &clear_of));
-        let erased = ErasedTables { made, erased: &erased };
-        self.update_deletions(current, &mut changes, erased);
+        let made_files = made.iter().map(|meta| meta.file).collect();
+        let erased = ErasedTables { made: made_files, erased: &erased };
+        self.update_deletions(current, &mut changes, &erased);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = store.map(|store| store.call("edit", |store| store.edit(values.edit())));
@@ -244,7 +241,7 @@ impl Installer {
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         relocated.keep();
         let edit = version.edit_number;
-        note_clear(&version.partitions[&partition.id], &clear_of, erased);
+        note_clear(&version.partitions[&partition.id], &clear_of, &erased);
         // Before the view: a job takes its view first, and its output under older hooks is not
         // installed.
         hooks.into_iter().for_each(|hooks| partition.attach(hooks));
@@ -279,22 +276,22 @@ fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
 }
 
 /// Notes at the tables of a job which deleted ranges hide nothing in them.
-fn note_erased(version: &PartitionVersion, made: ErasedTables<'_>) {
+fn note_erased(version: &PartitionVersion, made: &ErasedTables<'_>) {
     if version.spans.is_empty() {
         return;
     }
-    for (_, table) in version.tables().filter(|(_, table)| is_made(made.made, table)) {
+    for (_, table) in version.tables().filter(|(_, table)| made.made.contains(&table.meta.file)) {
         table.set_erased_through(made.erased.through(&table.meta));
     }
 }
 
 /// Notes at the tables of a job which gaps, and which deleted ranges, hide nothing in them.
-fn note_clear(version: &PartitionVersion, clear_of: &Gaps, tables: ErasedTables<'_>) {
+fn note_clear(version: &PartitionVersion, clear_of: &Gaps, tables: &ErasedTables<'_>) {
     note_erased(version, tables);
     if clear_of.is_empty() {
         return;
     }
-    for (_, table) in version.tables().filter(|(_, table)| is_made(tables.made, table)) {
+    for (_, table) in version.tables().filter(|(_, table)| tables.made.contains(&table.meta.file)) {
         table.set_clear_of(clear_of.clone());
     }
 }

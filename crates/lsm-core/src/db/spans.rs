@@ -29,9 +29,8 @@ pub(super) fn spans_added(
 }
 
 /// The tables of a job, and the deleted ranges that hide nothing in them.
-#[derive(Clone, Copy)]
 pub(super) struct ErasedTables<'a> {
-    pub(super) made: &'a [SstMeta],
+    pub(super) made: HashSet<FileNo>,
     pub(super) erased: &'a Erased,
 }
 
@@ -44,7 +43,7 @@ pub(super) struct ErasedTables<'a> {
 pub(super) fn update_spans(
     partition: &PartitionVersion,
     changes: &mut Vec<Change>,
-    erased: ErasedTables<'_>,
+    erased: &ErasedTables<'_>,
     readers: &SpanReaders,
 ) {
     let oldest_snapshot = readers.oldest;
@@ -82,14 +81,14 @@ struct TablesAfter<'a> {
     partition: &'a PartitionVersion,
     removed: HashSet<FileNo>,
     added: Vec<SstMeta>,
-    erased: ErasedTables<'a>,
+    erased: &'a ErasedTables<'a>,
 }
 
 impl<'a> TablesAfter<'a> {
     fn of(
         partition: &'a PartitionVersion,
         changes: &[Change],
-        erased: ErasedTables<'a>,
+        erased: &'a ErasedTables<'a>,
     ) -> TablesAfter<'a> {
         let mut after =
             TablesAfter { partition, removed: HashSet::new(), added: Vec::new(), erased };
@@ -107,8 +106,8 @@ impl<'a> TablesAfter<'a> {
     fn may_be_below(&self, span: &DeletedRange) -> bool {
         let ErasedTables { made, erased } = self.erased;
         let in_added = self.added.iter().any(|meta| {
-            let is_made = made.iter().any(|it| it.file == meta.file);
-            meta.may_be_below(span) && !(is_made && span.seq <= erased.through(meta))
+            meta.may_be_below(span)
+                && !(made.contains(&meta.file) && span.seq <= erased.through(meta))
         });
         in_added
             || !self
@@ -148,8 +147,8 @@ mod tests {
         let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
         let oldest = held.first().copied().unwrap_or(seq(99));
         let erased = Erased::default();
-        let tables = ErasedTables { made: &[], erased: &erased };
-        update_spans(&version, &mut changes, tables, &SpanReaders { held, oldest });
+        let tables = ErasedTables { made: HashSet::new(), erased: &erased };
+        update_spans(&version, &mut changes, &tables, &SpanReaders { held, oldest });
         assert_eq!(changes, expected);
     }
 
