@@ -3,10 +3,12 @@
 //! `types/clear_seqs.rs` defines a clear sequence. Called for each edit of a partition.
 //!
 //! Invariant: a clear sequence is in the version for as long as a table of the version may have an entry
-//! below it, and as long as there is a gap: a restored entry of it may be older than the clear sequence.
+//! below it. It also stays as the oldest above a gap, whose loss it hides, and as the newest below what may be lost: a
+//! restored entry may be older.
 
 use std::collections::HashSet;
 
+use super::gaps::gaps_after;
 use crate::types::{ClearSeqs, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion};
 
@@ -22,32 +24,35 @@ pub(super) fn clear_seqs_added(
 /// `partition`. In the edit that makes them useless: every read looks at the existing clear sequences.
 pub(super) fn update_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<Change>) {
     let has_added = changes.iter().any(|change| matches!(change, Change::ClearSeqAdded { .. }));
-    if (partition.clear_seqs.is_empty() && !has_added) || will_have_gaps(partition, changes) {
+    if partition.clear_seqs.is_empty() && !has_added {
         return;
     }
     // For the tables after this edit: the job that installs it may have removed the last entry
     // below a clear sequence.
     let oldest = oldest_after(partition, changes);
+    let by_gaps = needed_by_gaps(partition, changes);
     changes.retain(|change| match change {
-        Change::ClearSeqAdded { seq, .. } => oldest < *seq,
+        Change::ClearSeqAdded { seq, .. } => oldest < *seq || by_gaps.contains(seq),
         _ => true,
     });
-    let spent = partition.clear_seqs.all().iter().filter(|clear_seq| oldest >= **clear_seq);
+    let all = partition.clear_seqs.all().iter();
+    let spent = all.filter(|clear_seq| oldest >= **clear_seq && !by_gaps.contains(clear_seq));
     changes.extend(
         spent.map(|clear_seq| Change::ClearSeqRemoved { partition: partition.id, seq: *clear_seq }),
     );
 }
 
-pub(super) fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
-    let mut removed = 0;
-    for change in changes {
-        match change {
-            Change::GapAdded { .. } => return true,
-            Change::GapRemoved { .. } => removed += 1,
-            _ => {}
-        }
-    }
-    partition.gaps.iter().count() > removed
+/// The clear sequences that the gaps after the changes need. A read of a gap finds the oldest above it, and a later one
+/// hides no more of what was lost.
+fn needed_by_gaps(partition: &PartitionVersion, changes: &[Change]) -> HashSet<SeqNo> {
+    let added = changes.iter().filter_map(|change| match change {
+        Change::ClearSeqAdded { seq, .. } => Some(*seq),
+        _ => None,
+    });
+    let all = partition.clear_seqs.and(&ClearSeqs::of(added.collect()));
+    let gaps = gaps_after(partition, changes);
+    let needed = gaps.iter().flat_map(|gap| [all.at(gap.through), all.above(gap.through)]);
+    needed.flatten().collect()
 }
 
 /// The oldest sequence in the future tables of the partition.
@@ -121,14 +126,16 @@ mod tests {
         check(&version, moved.to_vec(), &[&moved[..], &[removed(15)]].concat());
     }
 
+    /// A partition with a gap kept every clear sequence.
     #[test]
-    fn a_clear_sequence_outlives_all_gaps() {
+    fn a_gap_keeps_the_clear_sequences_next_to_it() {
         let mut version = draw("L6: 2:a-m");
         version.clear_seqs = ClearSeqs::of(vec![seq(15)]);
         let found = Change::GapAdded { partition: ID, gap: gap() };
         check(&version, vec![found.clone()], &[found]);
         version.gaps.add(gap());
-        check(&version, vec![added(9)], &[added(9)]);
+        check(&version, vec![added(9), added(7)], &[added(9)]);
+        check(&version, vec![added(16)], &[]);
         let spent = Change::GapRemoved { partition: ID, gap: gap() };
         check(&version, vec![spent.clone()], &[spent, removed(15)]);
     }

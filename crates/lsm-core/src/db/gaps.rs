@@ -19,6 +19,19 @@ pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
     gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
+/// The gaps of a partition after the changes.
+pub(super) fn gaps_after(partition: &PartitionVersion, changes: &[Change]) -> Gaps {
+    let mut gaps = partition.gaps.clone();
+    for change in changes {
+        match change {
+            Change::GapAdded { gap, .. } => gaps.add(gap.clone()),
+            Change::GapRemoved { gap, .. } => drop(gaps.remove(gap)),
+            _ => {}
+        }
+    }
+    gaps
+}
+
 /// The changes that remove closed gaps after a job has replaced `removed` by `made`: the gaps that hide nothing
 /// any more. `made` has no entry that a gap of `clear_of` hides. `is_past` returns `true` for a closing if all
 /// readers are later than it, and the values were counted since.

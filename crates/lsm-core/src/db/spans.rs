@@ -3,13 +3,14 @@
 //! `types/spans.rs` defines them. Called for each edit of a partition.
 //!
 //! Invariant: a deleted range is in the version for as long as a table of the version may have an entry that it
-//! hides, and as long as there is a gap: a restored entry of it may be older.
+//! hides, and as long as it reaches a gap: a restored entry of that may be older.
 
 use std::collections::HashSet;
+use std::ops::Bound;
 
-use super::clear_seqs::will_have_gaps;
+use super::gaps::gaps_after;
 use crate::compaction::Erased;
-use crate::types::{DeletedRange, DeletedRanges, FileNo, PartitionId, SeqNo};
+use crate::types::{DeletedRange, DeletedRanges, FileNo, Gaps, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta};
 
 /// The readers that an edit must keep deleted ranges for.
@@ -48,7 +49,7 @@ pub(super) fn update_spans(
 ) {
     let oldest_snapshot = readers.oldest;
     let has_added = changes.iter().any(|change| matches!(change, Change::SpanAdded { .. }));
-    if (partition.spans.is_empty() && !has_added) || will_have_gaps(partition, changes) {
+    if partition.spans.is_empty() && !has_added {
         return;
     }
     let after = TablesAfter::of(partition, changes, erased);
@@ -76,11 +77,12 @@ fn spans_in(changes: &[Change]) -> DeletedRanges {
     DeletedRanges::of(&added.collect::<Vec<_>>())
 }
 
-/// The tables of a partition after an edit.
+/// The tables and gaps of a partition after an edit.
 struct TablesAfter<'a> {
     partition: &'a PartitionVersion,
     removed: HashSet<FileNo>,
     added: Vec<SstMeta>,
+    gaps: Gaps,
     erased: &'a ErasedTables<'a>,
 }
 
@@ -90,8 +92,9 @@ impl<'a> TablesAfter<'a> {
         changes: &[Change],
         erased: &'a ErasedTables<'a>,
     ) -> TablesAfter<'a> {
+        let gaps = gaps_after(partition, changes);
         let mut after =
-            TablesAfter { partition, removed: HashSet::new(), added: Vec::new(), erased };
+            TablesAfter { partition, removed: HashSet::new(), added: Vec::new(), gaps, erased };
         for change in changes {
             match change {
                 Change::TableRemoved { file, .. } => drop(after.removed.insert(*file)),
@@ -102,8 +105,12 @@ impl<'a> TablesAfter<'a> {
         after
     }
 
-    /// Returns `true` if an entry that `span` hides may be in one of them.
+    /// Returns `true` if an entry that `span` hides may be in one of them, or be lost.
     fn may_be_below(&self, span: &DeletedRange) -> bool {
+        let end = span.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        if self.gaps.meet(Bound::Included(&span.start), end) {
+            return true;
+        }
         let ErasedTables { made, erased } = self.erased;
         let in_added = self.added.iter().any(|meta| {
             meta.may_be_below(span)
@@ -120,6 +127,7 @@ impl<'a> TablesAfter<'a> {
 mod tests {
     use super::*;
     use crate::compaction::drawing::{draw, seq};
+    use crate::types::Gap;
 
     const ID: PartitionId = PartitionId(0);
 
@@ -150,6 +158,29 @@ mod tests {
         let tables = ErasedTables { made: HashSet::new(), erased: &erased };
         update_spans(&version, &mut changes, &tables, &SpanReaders { held, oldest });
         assert_eq!(changes, expected);
+    }
+
+    /// A gap anywhere in the partition kept every range.
+    #[test]
+    fn a_gap_keeps_the_ranges_that_reach_it() {
+        let mut version = draw("L6: 1:a-z");
+        let gap = Gap {
+            from: b"a".as_slice().into(),
+            from_below: SeqNo::ZERO,
+            to: b"b".as_slice().into(),
+            to_included: true,
+            through: seq(3),
+            closed_at: None,
+        };
+        version.gaps.add(gap);
+        version.spans = DeletedRanges::of(&[("b", "d", 5), ("e", "f", 6)].map(span));
+        let mut changes = Vec::new();
+        let erased = Erased::default();
+        let tables = ErasedTables { made: HashSet::new(), erased: &erased };
+        let readers = SpanReaders { held: Vec::new(), oldest: seq(99) };
+        update_spans(&version, &mut changes, &tables, &readers);
+        let spent = span(("e", "f", 6));
+        assert_eq!(changes, [Change::SpanRemoved { partition: ID, span: spent }]);
     }
 
     #[test]

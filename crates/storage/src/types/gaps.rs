@@ -122,6 +122,16 @@ impl Gaps {
         looks
     }
 
+    /// Returns `true` if a gap reaches a key within the bounds. A bound itself counts as such a key.
+    pub fn meet(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+        let mut is_met = false;
+        self.reaching(KeysWithin::between(lower, upper), &mut |_, _| {
+            is_met = true;
+            ControlFlow::Break(())
+        });
+        is_met
+    }
+
     /// The effect on a read of `key` at `seq`, by what it found, and the gap that says so.
     pub fn effect_on(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> (InGap, Option<&Gap>) {
         let mut effect = InGap::Unaffected;
