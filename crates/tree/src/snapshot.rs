@@ -11,7 +11,7 @@
 //! Invariant: the list that a job gets always contains the visible sequence at its start; else it
 //! would drop what a snapshot taken a moment later must see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,19 +30,11 @@ struct Registered {
     /// The number of snapshots that were ever taken. It shows which of them came before a drop. Sequence
     /// numbers do not show that: there may be no write between a drop and the next snapshot.
     taken: u64,
-    /// The number of snapshots that live.
-    live: u64,
-    /// Dropped partitions that snapshots may still read.
-    retired: BTreeMap<PartitionId, Retired>,
-}
-
-/// A dropped partition as snapshots see it.
-struct Retired {
-    /// The number of snapshots that were taken before the drop,
-    taken_before: u64,
-    /// and of those that still live.
-    readers: u64,
-    view: Arc<ReadView>,
+    /// Of each living snapshot, the number of those that were taken before it.
+    orders: BTreeSet<u64>,
+    /// The last views of dropped partitions that a living snapshot was taken before, by the number of snapshots that
+    /// were. Those that no one reads any more are the first.
+    retired: BTreeMap<(u64, PartitionId), Arc<ReadView>>,
 }
 
 /// A sequence number that snapshots have.
@@ -97,7 +89,7 @@ impl Snapshots {
         let pinned = pinned.collect();
         let order = state.taken;
         state.taken += 1;
-        state.live += 1;
+        state.orders.insert(order);
         RegisteredSnapshot { seq, unix_time: None, order, pinned, list: self.clone() }
     }
 
@@ -149,12 +141,11 @@ impl Snapshots {
     pub fn retire(&self, partition: &PartitionState) {
         let mut state = self.state.lock();
         // Without a snapshot no one can ask for the view again, and its memory is free at once.
-        if state.live > 0 {
+        if !state.orders.is_empty() {
             // The view of now, with all that the partition ever had: its snapshots see no later
             // one.
-            let retired =
-                Retired { taken_before: state.taken, readers: state.live, view: partition.pin() };
-            state.retired.insert(partition.id, retired);
+            let key = (state.taken, partition.id);
+            state.retired.insert(key, partition.pin());
         }
         // Under this lock, so that every snapshot comes before the drop or after it.
         partition.mark_dropped(state.taken);
@@ -174,18 +165,12 @@ impl Registered {
     /// Notes that a snapshot is released that `order` others were taken before; takes out the views
     /// that no snapshot reads any more.
     fn release(&mut self, order: u64) -> Vec<Arc<ReadView>> {
-        self.live -= 1;
+        self.orders.remove(&order);
+        let oldest = self.orders.first().copied().unwrap_or(u64::MAX);
         let mut unread = Vec::new();
-        self.retired.retain(|_, retired| {
-            // Only snapshots from before the drop were counted as its readers.
-            if order < retired.taken_before {
-                retired.readers -= 1;
-            }
-            if retired.readers == 0 {
-                unread.push(retired.view.clone());
-            }
-            retired.readers > 0
-        });
+        while let Some(first) = self.retired.first_entry().filter(|it| it.key().0 <= oldest) {
+            unread.push(first.remove());
+        }
         unread
     }
 
@@ -267,12 +252,10 @@ impl RegisteredSnapshot {
         }
         // The view first: a drop marks the partition before it takes the view away.
         let view = partition.view();
-        if !partition.is_dropped() {
-            return Some(view);
-        }
-        let retired =
-            self.list.state.lock().retired.get(&partition.id).map(|retired| retired.view.clone());
-        retired.filter(|_| partition.existed_at(self.order)).map(Guard::from_inner)
+        let Some(taken_before) = partition.dropped_after() else { return Some(view) };
+        let state = self.list.state.lock();
+        let retired = state.retired.get(&(taken_before, partition.id)).cloned();
+        retired.filter(|_| self.order < taken_before).map(Guard::from_inner)
     }
 }
 
@@ -297,6 +280,9 @@ impl Drop for RegisteredSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::drawing::draw;
+    use crate::hooks::PartitionHooks;
+    use crate::version::PartitionVersion;
 
     fn seq(n: u64) -> SeqNo {
         SeqNo::new(n).unwrap()
@@ -322,6 +308,31 @@ mod tests {
         drop(b);
         assert_eq!(list.count(), 0);
         assert_eq!(respected(&list, 9), [seq(9)]);
+    }
+
+    /// The release of any snapshot walked over all of them.
+    #[test]
+    fn the_view_of_a_dropped_partition_goes_with_the_last_snapshot_from_before() {
+        let list = Arc::new(Snapshots::default());
+        let partitions = [1, 2].map(|id| {
+            let version = PartitionVersion { id: PartitionId(id), ..draw("L6: 1:a-b") };
+            PartitionState::alone(version, PartitionHooks::default())
+        });
+        let first = list.register(|| seq(1), || Duration::ZERO);
+        list.retire(&partitions[0]);
+        let second = list.register(|| seq(1), || Duration::ZERO);
+        list.retire(&partitions[1]);
+        let view = first.view_of(&partitions[0]).expect("it was taken before");
+        assert_eq!(view.version.levels[6].tables().len(), 1);
+        drop(view);
+        assert!(second.view_of(&partitions[0]).is_none());
+        drop(list.register(|| seq(1), || Duration::ZERO));
+        assert_eq!(list.state.lock().retired.len(), 2);
+        drop(first);
+        assert_eq!(list.state.lock().retired.len(), 1);
+        assert!(second.view_of(&partitions[1]).is_some());
+        drop(second);
+        assert!(list.state.lock().retired.is_empty());
     }
 
     /// An earlier form kept the times apart from the list, and released none after that of the oldest

@@ -399,11 +399,14 @@ impl PartitionState {
         self.dropped_at.load(Ordering::Acquire) != 0
     }
 
-    /// Returns `true` if a snapshot at `seq` was taken while the partition existed.
+    /// The number of snapshots that were taken before it was dropped; `None` if it was not.
+    pub fn dropped_after(&self) -> Option<u64> {
+        self.dropped_at.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Returns `true` if a snapshot that `order` others were taken before was taken while the partition existed.
     pub fn existed_at(&self, order: u64) -> bool {
-        let dropped_at = self.dropped_at.load(Ordering::Acquire);
-        // Both sides count snapshots, and `dropped_at` is one more than its count.
-        dropped_at == 0 || order + 1 < dropped_at
+        self.dropped_after().is_none_or(|taken_before| order < taken_before)
     }
 
     /// An error if it was dropped.
