@@ -177,6 +177,7 @@ static void test_conditions(const siltstone_db_t *db, const siltstone_partition_
         bool is_done = siltstone_batch_commit(batch, false, NULL, &error);
         if (is_stale) refused(is_done, SILTSTONE_CONFLICT, "seat");
         else CHECK(is_done);
+        siltstone_batch_free(batch);
     }
 }
 

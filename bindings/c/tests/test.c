@@ -412,6 +412,7 @@ int main(int argc, char **argv) {
     siltstone_options_set_cache_bytes(options, 1 << 20);
     siltstone_options_set_write_buffer_bytes(options, 1 << 20);
     siltstone_options_set_background_bytes_per_second(options, 1 << 20);
+    siltstone_options_set_log_retained_bytes(options, 1 << 20);
     siltstone_options_set_sync_interval_ms(options, 100);
     siltstone_options_set_value_bytes_max(options, 1 << 20);
     siltstone_options_set_compaction_threads(options, 1);
