@@ -300,6 +300,8 @@ fn a_key_is_changed_while_primary_and_reader_go_on() {
     let new = ring("k2", 8);
     refused(remote.rewrap_key(&*new), ErrorKind::InvalidArgument, "the key k1");
     keys.rotate_to(KeyId::new("k2").unwrap(), EncryptionKey::new([8; 32]));
+    // Objects of the commits before are made in the background.
+    db.wait_durable(db.visible_seq()).unwrap();
     let before = place.objects();
     assert!(remote.rewrap_key(&*keys).unwrap());
     assert!(!remote.rewrap_key(&*keys).unwrap(), "it belongs to the key already");
